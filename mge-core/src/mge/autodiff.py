@@ -1,0 +1,298 @@
+"""What users call for gradients: ``GradManager`` and ``Function``.
+
+In: tensors to differentiate by. Out: their ``.grad``.
+After ``module``; before ``jit``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from . import graph
+from .capture import capture
+from .errors import ArgumentError, DTypeError, TraceError, user_place
+from .grad import ACTIVE, Tape, gradient_nodes, gradients
+from .graph import LOCAL, MODE, Mode, Node
+from .op import OPS, record_nodes
+from .ops import create
+from .tensor import Tensor
+
+__all__ = ["Function", "GradManager", "gradients"]
+
+Callback = Callable[[Tensor, Tensor], Tensor]
+
+
+class GradManager:
+    """Computes gradients by the tensors attached to it and adds them to their ``.grad``.
+
+    Only calls made while the manager is active count (inside ``with gm:``, or between ``record()`` and
+    ``release()``), and each attached tensor counts as what it was when the manager became active, or when it was
+    attached. ``backward`` and ``release`` drop the history. Several managers may be active at once, also one
+    inside another: the inner one's gradients are differentiable by the outer one.
+
+    Examples
+    --------
+    >>> w = tensor([1.0, 2.0])
+    >>> gm = GradManager().attach(w)
+    >>> with gm:
+    ...     gm.backward((w * w).sum())
+    >>> w.grad
+    Tensor([2., 4.], dtype=float32, device=ref:0)
+    """
+
+    def __init__(self) -> None:
+        self._attached: dict[int, tuple[weakref.ref[Tensor], list[Callback]]] = {}
+        self._snapshot: dict[int, Node] = {}
+        self._tape: Tape | None = None
+
+    def attach(self, tensors: Tensor | Iterable[Tensor], callbacks: Callback | Sequence[Callback] | None = None) -> GradManager:
+        """Differentiate by these tensors too; returns the manager.
+
+        Parameters
+        ----------
+        tensors : tensor or iterable of tensor
+            Of float dtypes. The manager holds them weakly.
+        callbacks : callable or sequence of callable, optional
+            ``callback(tensor, grad) -> grad``, called in order once after the backward pass was recorded.
+
+        Raises
+        ------
+        DTypeError
+            A tensor is not of a float dtype.
+        """
+        several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        added = [callbacks] if callable(callbacks) else list(callbacks or ())
+        for tensor in several:
+            if not isinstance(tensor, Tensor):
+                raise DTypeError(f"attach: {tensor!r} is a {type(tensor).__name__}; only tensors can be attached").add_place(
+                    user_place()
+                )
+            if not tensor.dtype.is_float:
+                raise DTypeError(f"attach: the tensor is {tensor._node.type}; only float tensors have gradients").add_place(
+                    user_place()
+                )
+        for tensor in several:
+            known = self._attached.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                known[1].extend(added)
+            else:
+                self._attached[id(tensor)] = (weakref.ref(tensor), added.copy())
+            if self._tape is not None:
+                self._watch(tensor)
+        return self
+
+    def attached_tensors(self) -> list[Tensor]:
+        """Return the attached tensors that are still alive."""
+        return [t for ref, _ in self._attached.values() if (t := ref()) is not None]
+
+    def _watch(self, tensor: Tensor) -> None:
+        if id(tensor) not in self._snapshot:
+            self._snapshot[id(tensor)] = tensor._node
+
+    def record(self) -> None:
+        """Become active.
+
+        Raises
+        ------
+        TraceError
+            The manager is active already.
+        """
+        if self._tape is not None:
+            raise TraceError("GradManager: it is recording already", hint="one `with gm:` at a time").add_place(user_place())
+        self._tape = tape = Tape()
+        for key, (ref, _) in list(self._attached.items()):
+            tensor = ref()
+            if tensor is None:
+                del self._attached[key]
+            else:
+                self._snapshot[key] = tensor._node
+        tape.watched.update(self._snapshot.values())
+        recording = MODE.get().recording or LOCAL.recording
+        if recording.tokens:
+            tape.earlier.update(recording.index)
+        for other in ACTIVE:
+            tape.earlier.update(other.kept)
+        ACTIVE.append(tape)
+        mode = MODE.get()
+        MODE.set(Mode(mode.recording, mode.eager, mode.cast, (*mode.managers, self), mode.memory, mode.device))
+
+    def release(self) -> None:
+        """Stop recording and drop the history."""
+        if self._tape is None:
+            return
+        tape, self._tape = self._tape, None
+        ACTIVE.remove(tape)
+        tape.release()
+        self._snapshot.clear()
+        mode = MODE.get()
+        left = tuple(m for m in mode.managers if m is not self)
+        MODE.set(Mode(mode.recording, mode.eager, mode.cast, left, mode.memory, mode.device))
+
+    def backward(self, y: Tensor | Sequence[Tensor] | None = None, dy: Tensor | Sequence[Tensor] | None = None) -> None:
+        """Add the gradients of ``y`` to the ``.grad`` of the attached tensors, then release.
+
+        Parameters
+        ----------
+        y : float tensor, or sequence of them, optional
+            None: callbacks run for tensors that have a ``.grad``, and nothing else happens.
+        dy : of the shapes and dtypes of ``y``, optional
+            By default ones.
+
+        Raises
+        ------
+        TraceError
+            The manager is not active.
+        DTypeError, ShapeError
+            ``y`` is not of a float dtype, or ``dy`` does not fit it.
+        """
+        if self._tape is None:
+            raise TraceError(
+                "GradManager: backward was called while the manager is not recording; nothing is known about y",
+                hint="compute y and call backward inside `with gm:`",
+            ).add_place(user_place())
+        try:
+            self._backward(y, dy)
+        finally:
+            self.release()
+        graph.boundary()
+
+    def _backward(self, y: Any, dy: Any) -> None:
+        ys = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
+        dys = [None] * len(ys) if dy is None else [dy] if isinstance(dy, Tensor) else list(dy)
+        _check(ys, dys)
+        alive = [(t, callbacks) for ref, callbacks in self._attached.values() if (t := ref()) is not None]
+        alive = [(t, callbacks) for t, callbacks in alive if id(t) in self._snapshot]
+        targets = [self._snapshot[id(t)] for t, _ in alive]
+        found = gradient_nodes([t._node for t in ys], targets, dys, self._tape) if ys else [None] * len(targets)
+        for (tensor, callbacks), gradient in zip(alive, found):
+            if gradient is None:
+                continue
+            for callback in callbacks:
+                gradient = callback(tensor, gradient)
+                if not isinstance(gradient, Tensor):
+                    raise ArgumentError(
+                        f"GradManager: a callback returned {gradient!r}; it must return the gradient, a tensor"
+                    )
+            tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+
+    def __enter__(self) -> GradManager:
+        self.record()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def __or__(self, other: GradManager) -> GradManagerGroup:
+        return GradManagerGroup([self, other])
+
+
+class GradManagerGroup:
+    """Several managers used as one: ``with gm1 | gm2:``."""
+
+    def __init__(self, managers: Sequence[GradManager]) -> None:
+        self._managers = list(managers)
+
+    def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        return GradManagerGroup([*self._managers, *(other._managers if isinstance(other, GradManagerGroup) else [other])])
+
+    def record(self) -> None:
+        """Make all of them active."""
+        for manager in self._managers:
+            manager.record()
+
+    def release(self) -> None:
+        """Release all of them."""
+        for manager in self._managers:
+            manager.release()
+
+    def backward(self, y: Any = None, dy: Any = None) -> None:
+        """Add the gradients of ``y`` by the tensors of each manager, then release all."""
+        try:
+            for manager in self._managers:
+                manager._backward(y, dy)
+        finally:
+            self.release()
+        graph.boundary()
+
+    def __enter__(self) -> GradManagerGroup:
+        self.record()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _check(ys: Sequence[Any], dys: Sequence[Any]) -> None:
+    if len(ys) != len(dys):
+        raise ArgumentError(f"backward: {len(ys)} results and {len(dys)} gradients were given; there must be as many").add_place(
+            user_place()
+        )
+    for y, dy in zip(ys, dys):
+        if not isinstance(y, Tensor) or not y.dtype.is_float:
+            given = y._node.type if isinstance(y, Tensor) else type(y).__name__
+            raise DTypeError(f"backward: y is {given}; it must be a float tensor").add_place(user_place())
+        if dy is not None and dy._node.type is not y._node.type:
+            raise ArgumentError(f"backward: dy is {dy._node.type} and y is {y._node.type}; they must be the same").add_place(
+                user_place()
+            )
+
+
+class Function:
+    """An operation with a gradient of its own. Subclass it; one instance serves one call.
+
+    ``forward(*tensors)`` returns one tensor or a tuple of them. ``backward(*output_grads)`` returns one gradient
+    for each input, or None where no gradient flows. It is recorded at the call, so it must not read values
+    (``mge.functional.host_call`` runs Python on values).
+
+    Examples
+    --------
+    >>> class Double(Function):
+    ...     def forward(self, x):
+    ...         return x * 2
+    ...     def backward(self, dy):
+    ...         return dy * 2
+    >>> Double()(tensor([1.0, 2.0]))
+    Tensor([2., 4.], dtype=float32, device=ref:0)
+    """
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Return the results. Subclasses write this."""
+        raise NotImplementedError(f"{type(self).__name__}.forward is not written")
+
+    def backward(self, *output_grads: Tensor) -> Any:
+        """Return the gradient by each input. Subclasses write this."""
+        raise NotImplementedError(f"{type(self).__name__}.backward is not written")
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        for x in inputs:
+            if not isinstance(x, Tensor):
+                raise DTypeError(
+                    f"{type(self).__name__}: an input is a {type(x).__name__}; positional inputs must be tensors",
+                    hint="pass other values to the constructor",
+                ).add_place(user_place())
+        made = self.forward(*[x.detach() for x in inputs])
+        several = isinstance(made, (tuple, list))
+        results = list(made) if several else [made]
+        if not ACTIVE:
+            return tuple(results) if several else made
+        floats = [x.dtype.is_float for x in inputs]
+
+        def backward(*dys: Tensor) -> tuple:
+            grads = self.backward(*dys)
+            grads = list(grads) if isinstance(grads, (tuple, list)) else [grads]
+            if len(grads) != len(inputs):
+                raise ArgumentError(
+                    f"{type(self).__name__}.backward returned {len(grads)} gradients for {len(inputs)} inputs"
+                ).add_place(user_place())
+            return tuple(create.zeros_like(x) if g is None else g for x, g, f in zip(inputs, grads, floats) if f)
+
+        device = results[0].device
+        backward_graph, captured, _, _ = capture(
+            backward, [r._node.type for r in results], device, f"{type(self).__name__}.backward"
+        )
+        nodes = [*(x._node for x in inputs), *(r._node for r in results), *captured]
+        attrs = OPS["custom"].normal_attrs({"backward": backward_graph, "inputs": len(inputs), "outputs": len(results)})
+        outputs = record_nodes(OPS["custom"].signature([n.type for n in nodes], attrs, device), nodes)
+        return outputs if several and isinstance(outputs, tuple) else (outputs,) if several else outputs

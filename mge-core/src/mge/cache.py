@@ -1,0 +1,221 @@
+"""The plan cache: plans by the structure of what was recorded.
+
+In: keys. Out: a plan, made when a structure is seen for the second time; None at first sight.
+After ``execute``; before ``run``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .debug import debug
+from .execute import execute
+from .graph import Graph, Node
+from .passes import optimise
+from .passes.prologue import split_prologue
+from .plan import Plan
+from .view import VIEW
+
+LIMIT_PLANS = 256
+LIMIT_BYTES = 1 << 30
+VARIANTS = 3  # of one structure, before the union of their outputs is compiled
+SHAPES = 8  # sets of shapes of one structure, before a warning
+
+
+class Key(NamedTuple):
+    """What decides on a plan.
+
+    Attributes
+    ----------
+    tokens : tuple
+        Ops, attributes, wiring, types and devices, as a Recording keeps them.
+    wanted, donated : tuple of int
+        Positions of the results that are held, and of the leaves that may be overwritten.
+    strategy : str
+        The memory strategy.
+    """
+
+    tokens: tuple
+    wanted: tuple[int, ...]
+    donated: tuple[int, ...]
+    strategy: str
+
+
+class Prologue:
+    """What several plans compute from parameters alone, kept for the latest versions of these.
+
+    A leaf's version is the identity of its node: a rebind gives the handle another one.
+    """
+
+    KEPT = 4  # sets of parameters: as many models as share the structure
+
+    def __init__(self, graph: Graph, strategy: str) -> None:
+        self.plan = Plan(graph, (), strategy)
+        self._results: OrderedDict[tuple[int, ...], tuple[list[weakref.ref[Node]], list[Any]]] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the results that are kept."""
+        return sum(b.array.nbytes for _, buffers in self._results.values() for b in buffers)
+
+    def values(self, leaves: Sequence[Node]) -> list[Any]:
+        """Return the results for these leaves, computed if one of them is new."""
+        key = tuple(map(id, leaves))
+        found = self._results.get(key)
+        if found is not None and all(ref() is leaf for ref, leaf in zip(found[0], leaves)):
+            debug.counts["prologue_hits"] += 1
+            return found[1]
+        for stale in [k for k, (refs, _) in self._results.items() if any(ref() is None for ref in refs)]:
+            del self._results[stale]
+        debug.counts["prologues_run"] += 1
+        buffers = execute(self.plan, [leaf.buffer for leaf in leaves])
+        self._results[key] = ([weakref.ref(leaf) for leaf in leaves], buffers)
+        while len(self._results) > self.KEPT:
+            self._results.popitem(last=False)
+        return buffers
+
+
+_PROLOGUES: weakref.WeakValueDictionary[tuple, Prologue] = weakref.WeakValueDictionary()
+
+
+class CompiledPlan(NamedTuple):
+    """A plan for a recording.
+
+    Attributes
+    ----------
+    plan : Plan
+    leaves : list of int
+        Positions in the recording of the plan's inputs.
+    wanted, donated : tuple of int
+        Positions that it computes, and that it may overwrite.
+    prologue : Prologue or None
+        Its results are further inputs of the plan.
+    sources : list of int
+        Which of ``leaves`` the prologue takes.
+    """
+
+    plan: Plan
+    leaves: list[int]
+    wanted: tuple[int, ...]
+    donated: tuple[int, ...]
+    prologue: Prologue | None
+    sources: list[int]
+
+    def run(self, leaves: Sequence[Node]) -> list[Any]:
+        """Run over the values of leaves, one for each of ``leaves``; return a buffer for each of ``wanted``."""
+        buffers = [leaf.buffer for leaf in leaves]
+        if self.prologue is not None:
+            buffers += self.prologue.values([leaves[i] for i in self.sources])
+        return execute(self.plan, buffers)
+
+
+class _Structure:
+    """What the cache knows of one structure: its plans by (wanted, donated)."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple] = set()
+        self.plans: dict[tuple, CompiledPlan] = {}
+
+
+class PlanCache:
+    """Plans by structure, least recently used first out; bounded by number and bytes of constants and bookkeeping."""
+
+    def __init__(self) -> None:
+        self._structures: OrderedDict[tuple, _Structure] = OrderedDict()
+        self._shapes: dict[tuple, set[tuple]] = defaultdict(set)
+        self._lock = threading.RLock()
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._structures.clear()
+            self._shapes.clear()
+
+    def __len__(self) -> int:
+        return sum(len(s.plans) for s in self._structures.values())
+
+    def find(self, key: Key, graph: Callable[[tuple[int, ...]], Graph]) -> CompiledPlan | None:
+        """Return the plan for a key; None if its structure is new. ``graph(wanted)`` makes the graph to compile."""
+        with self._lock:
+            outer = (key.tokens, key.strategy)
+            structure = self._structures.get(outer)
+            if structure is None:
+                structure = self._structures[outer] = _Structure()
+                self._note_shapes(key.tokens)
+                self._evict()
+                if key.strategy in ("static", "naive"):
+                    structure.seen.add((key.wanted, key.donated))
+                    return None
+            else:
+                self._structures.move_to_end(outer)
+            inner = (key.wanted, key.donated)
+            found = structure.plans.get(inner) or self._superset(structure, key)
+            if found is None:
+                found = self._compile(structure, key, graph)
+            return found
+
+    @staticmethod
+    def _superset(structure: _Structure, key: Key) -> CompiledPlan | None:
+        """Return a plan that computes more than is wanted and overwrites no more than it may."""
+        wanted, donated = set(key.wanted), set(key.donated)
+        for (had_wanted, had_donated), plan in structure.plans.items():
+            if wanted <= set(had_wanted) and set(had_donated) <= donated:
+                return plan
+        return None
+
+    def _compile(self, structure: _Structure, key: Key, graph: Callable[[tuple[int, ...]], Graph]) -> CompiledPlan:
+        wanted, donated = key.wanted, key.donated
+        if len(structure.plans) >= VARIANTS:
+            wanted = tuple(sorted({p for had, _ in structure.plans for p in had} | set(wanted)))
+            donated = tuple(sorted(set(donated).intersection(*(had for _, had in structure.plans))))
+        plan = compile_graph(graph(wanted), key.tokens, wanted, donated, key.strategy)
+        structure.plans[wanted, donated] = plan
+        return plan
+
+    def _note_shapes(self, tokens: tuple) -> None:
+        """Warn, once, of a structure that comes with ever new shapes."""
+        bare = tuple((t[0].op.name, *t[1:]) if t.__class__ is tuple else "leaf" for t in tokens)
+        seen = self._shapes[bare]
+        if len(seen) <= SHAPES:
+            seen.add(tuple(t[0].type if t.__class__ is tuple else t.type for t in tokens))
+            if len(seen) == SHAPES + 1:
+                debug.once(
+                    f"a graph of {len(tokens)} calls was seen with more than {SHAPES} sets of shapes; each is compiled "
+                    "by itself. Padding inputs to a few sizes (bucketing) avoids that"
+                )
+
+    def _evict(self) -> None:
+        while len(self._structures) > LIMIT_PLANS:
+            self._structures.popitem(last=False)
+        while len(self._shapes) > 4 * LIMIT_PLANS:
+            self._shapes.pop(next(iter(self._shapes)))
+
+
+def compile_graph(
+    graph: Graph, tokens: tuple, wanted: tuple[int, ...], donated: tuple[int, ...], strategy: str
+) -> CompiledPlan:
+    """Run all passes over a recorded graph and plan it."""
+    debug.counts["plans_compiled"] += 1
+    leaves = [i for i, t in enumerate(tokens) if t.__class__ is not tuple]
+    stages: list[tuple[str, Graph]] = []
+    optimised = optimise(graph, lambda name, made: stages.append((name, made)) if debug.view else None)
+    overwritten = [leaves.index(p) for p in donated]
+    first, sources, rest = split_prologue(optimised, overwritten)
+    plan = Plan(rest, overwritten, strategy)
+    prologue = None
+    if first is not None:
+        key = (first.key, strategy)
+        prologue = _PROLOGUES.get(key)
+        if prologue is None:
+            prologue = _PROLOGUES[key] = Prologue(first, strategy)
+    debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
+    if debug.view:
+        VIEW.add(stages, plan)
+    return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
+
+
+PLANS = PlanCache()

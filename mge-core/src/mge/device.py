@@ -1,0 +1,293 @@
+"""Devices and buffers: what allocates, copies and runs kernels.
+
+In: device names, NumPy arrays, signatures. Out: ``Device`` objects (one for each ``name:index``), ``Buffer``, ``Pool``.
+After ``plugin``; before ``refdevice``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import op as op_module
+from .debug import debug
+from .errors import ArgumentError, DeviceError, OutOfMemory, PluginNotInstalled
+from .graph import MODE, Signature
+from .types import Type
+
+ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register
+
+Kernel = Callable[[Sequence[Any], Sequence[Any], Any], None]  # (inputs, outputs, stream)
+
+
+class Buffer:
+    """Bytes on a device, as an array of the device's kind.
+
+    Attributes
+    ----------
+    array : ndarray
+        Dense, row-major, aligned to 64 bytes where mge allocated it.
+    block : object or None
+        What goes back to the pool when the buffer dies; None for memory that mge does not own.
+    """
+
+    __slots__ = ("__weakref__", "array", "block", "pool")
+
+    def __init__(self, array: Any, block: Any = None, pool: Pool | None = None) -> None:
+        self.array, self.block, self.pool = array, block, pool
+
+    def __del__(self) -> None:
+        pool = self.pool
+        if pool is not None:
+            self.array = None
+            pool.give(self.block)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # An array made through this interface keeps the buffer alive, so its bytes are not reused meanwhile.
+        interface = dict(self.array.__array_interface__)
+        interface["data"] = (interface["data"][0], True)
+        interface.pop("strides", None)
+        return interface
+
+
+class Failure:
+    """Stands where a buffer would be, for a value whose computation failed: reading it raises the error."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    @property
+    def array(self) -> Any:
+        """Raise the error that stopped the computation."""
+        raise self.error
+
+
+class Pool:
+    """A caching allocator of host memory: blocks that come back wait by size for the next request.
+
+    Attributes
+    ----------
+    in_use_bytes, cached_bytes, peak_bytes : int
+    """
+
+    cache_limit_bytes = 1 << 30
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[Any]] = {}
+        self.in_use_bytes = self.cached_bytes = self.peak_bytes = 0
+        self.live_blocks = 0
+
+    @staticmethod
+    def rounded(nbytes: int) -> int:
+        """Return the block size for a request: a power of two of lines, or whole 1/8 steps of one when large."""
+        lines = max(1, -(-nbytes // ALIGNMENT))
+        step = 1 << max(0, lines.bit_length() - 4)
+        return -(-lines // step) * step * ALIGNMENT
+
+    def take(self, nbytes: int) -> Any:
+        """Return an aligned block of at least ``nbytes`` bytes."""
+        size = self.rounded(nbytes)
+        waiting = self.free.get(size)
+        try:
+            block = waiting.pop() if waiting else None
+        except IndexError:  # another thread was faster
+            block = None
+        if block is None:
+            block = aligned_bytes(size)
+        else:
+            self.cached_bytes -= size
+        self.in_use_bytes += size
+        self.live_blocks += 1
+        if self.in_use_bytes > self.peak_bytes:
+            self.peak_bytes = self.in_use_bytes
+        return block
+
+    def give(self, block: Any) -> None:
+        """Take a block back."""
+        size = block.nbytes
+        self.in_use_bytes -= size
+        self.live_blocks -= 1
+        if self.cached_bytes + size <= self.cache_limit_bytes:
+            self.free.setdefault(size, []).append(block)
+            self.cached_bytes += size
+
+    def trim(self) -> None:
+        """Give all cached blocks back to the system."""
+        self.free.clear()
+        self.cached_bytes = 0
+
+    def array(self, type: Type) -> Buffer:
+        """Return a new buffer for a value of this type; its contents are undefined."""
+        block = self.take(type.nbytes)
+        array = block[: type.nbytes].view(type.dtype.dtype).reshape(type.shape)
+        return Buffer(array, block, self)
+
+
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """Return ``nbytes`` uninitialised bytes whose address is a multiple of 64."""
+    try:
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise OutOfMemory(
+            f"memory: {nbytes:,} bytes were asked for and the system has no such block",
+            hint="a smaller batch, or a memory strategy",
+        ) from None
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Backend(Protocol):
+    """What a device plugin offers (issue B completes it); ``RefBackend`` is the built-in one."""
+
+    name: str
+    priority: int
+
+    def probe(self) -> str | None:
+        """Return None where the device works here, else the reason."""
+
+    def device_count(self) -> int:
+        """Return how many devices of this type there are."""
+
+    def supports(self, sig: Signature) -> str | None:
+        """Return None where there is a kernel for this use of an op, else the reason."""
+
+    def kernel(self, sig: Signature) -> Kernel:
+        """Return the kernel for one use of an op."""
+
+
+class Device:
+    """One device, as ``ref:0``. Equal devices are the same object.
+
+    Attributes
+    ----------
+    name : str
+        ``"ref:0"``.
+    pool : Pool
+    lock : RLock
+        Held while a plan runs: runs on one device are serialised.
+    """
+
+    def __init__(self, backend: Backend, index: int) -> None:
+        self.backend, self.index = backend, index
+        self.type = backend.name
+        self.name = f"{backend.name}:{index}"
+        self.pool = Pool()
+        self.lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and other in (self.name, self.type + ":" + str(self.index)))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple:
+        return as_device, (self.name,)
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        """Return a buffer with a copy of a NumPy array."""
+        from .dtype import as_dtype
+
+        buffer = self.pool.array(Type(array.shape, as_dtype(array.dtype)))
+        np.copyto(buffer.array, array)
+        return buffer
+
+    def kernel(self, sig: Signature) -> Kernel:
+        """Return the kernel for a signature; it is looked up once."""
+        found = sig.notes.get("kernel")
+        if found is None:
+            found = sig.notes["kernel"] = self.backend.kernel(sig)
+        return found
+
+
+BACKENDS: dict[str, Backend] = {}
+_DEVICES: dict[str, Device] = {}
+_default: list[Device] = []
+
+
+def as_device(name: object) -> Device:
+    """Return the device for ``"ref"``, ``"ref:0"``, ``"auto"`` or a Device.
+
+    Raises
+    ------
+    PluginNotInstalled
+        No backend of that name.
+    DeviceError
+        The text is no device name, or there is no device with that index.
+    """
+    if isinstance(name, Device):
+        return name
+    if not isinstance(name, str):
+        raise DeviceError(f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'")
+    if name in ("auto", ""):
+        name = max(BACKENDS.values(), key=lambda b: b.priority).name
+    kind, _, number = name.partition(":")
+    if kind in ("cpu", "xpu", "cpux"):  # MegEngine's names for "the processor" and "whatever is best"
+        kind = max(BACKENDS.values(), key=lambda b: b.priority).name
+    if kind not in BACKENDS:
+        raise PluginNotInstalled(
+            f'device "{name}" was asked for, and no installed plugin offers "{kind}"\n'
+            f"  usable: {', '.join(f'{b}:0' for b in BACKENDS)}; details: mge env",
+            hint=f"pip install mge-{kind}",
+        )
+    try:
+        index = int(number) if number else 0
+    except ValueError:
+        raise DeviceError(f"device: {name!r} is no device name; one looks like 'ref:0'") from None
+    full = f"{kind}:{index}"
+    if full not in _DEVICES:
+        count = BACKENDS[kind].device_count()
+        if not 0 <= index < count:
+            raise DeviceError(f'device: "{full}" was asked for; {kind} has {count}, numbered from 0')
+        _DEVICES[full] = Device(BACKENDS[kind], index)
+    return _DEVICES[full]
+
+
+def default_device() -> Device:
+    """Return the device of tensors made without naming one: the context's, the process's, or ``MGE_DEVICE``."""
+    chosen = MODE.get().device
+    if chosen is not None:
+        return chosen
+    if not _default:
+        _default.append(as_device(debug.device or "auto"))
+    return _default[0]
+
+
+def set_default_device(device: object) -> None:
+    """Set the device of tensors made without naming one, for the whole process."""
+    _default[:] = [as_device(device)]
+
+
+def memory_limit() -> int | None:
+    """Return ``MGE_MEMORY_LIMIT`` in bytes, or None."""
+    return parse_bytes(debug.memory_limit) if debug.memory_limit else None
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return the number of bytes of ``2GB``, ``512MiB`` or a plain number.
+
+    Raises
+    ------
+    ArgumentError
+        The text is no size.
+    """
+    if isinstance(text, int):
+        return text
+    units = {"": 1, "b": 1} | {p + s: f**e for e, p in enumerate("kmgt", 1) for s, f in (("", 1000), ("b", 1000), ("ib", 1024))}
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        return int(float(number) * units[unit])
+    except (ValueError, KeyError):
+        raise ArgumentError(f"memory: {text!r} is no size; one looks like '2GB', '512MiB' or 1000000") from None
+
+
+op_module.default_device = default_device

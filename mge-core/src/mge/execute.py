@@ -1,0 +1,195 @@
+"""The executor: runs a plan's steps over buffers. The seam for the native executor.
+
+In: a plan and a buffer for each input. Out: a buffer for each output.
+After ``plan``; before ``cache``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .debug import debug
+from .device import ALIGNMENT, Buffer, aligned_bytes
+from .errors import InternalError, MgeError
+from .plan import Plan
+
+# Told about each step: (plan, step number, start ns, end ns). The profiler adds itself here.
+WATCHERS: list[Callable[[Plan, int, int, int], None]] = []
+
+
+class StepError(Exception):
+    """A step failed. ``overwritten``: inputs of the plan may have been changed already."""
+
+    def __init__(self, error: BaseException, overwritten: bool) -> None:
+        super().__init__(str(error))
+        self.error, self.overwritten = error, overwritten
+
+
+class _Bound:
+    """A plan's steps with arrays in their places, over one arena.
+
+    Attributes
+    ----------
+    calls : list of (kernel, inputs, outputs, None)
+        The lists are shared with ``slots``, which put this run's arrays into them.
+    slots : list, for each storage that changes from run to run
+        Where its array goes: (list, position, shape or None) each.
+    """
+
+    def __init__(self, plan: Plan, arena: np.ndarray) -> None:
+        self.arena = arena
+        self.calls: list[tuple] = []
+        dynamic = {i: [] for i, s in enumerate(plan.storages) if s.kind in ("input", "result")}
+        self.slots: dict[int, list[tuple[list, int, Any]]] = dynamic
+        arrays = [self._array(plan, v, arena) for v in range(len(plan.values))]
+        for step in plan.steps:
+            lists = []
+            for ids in (step.inputs, step.outputs):
+                made: list[Any] = [arrays[v] for v in ids]
+                for position, v in enumerate(ids):
+                    value = plan.values[v]
+                    if value.storage in dynamic:
+                        dynamic[value.storage].append((made, position, value.type))
+                lists.append(made)
+            self.calls.append((step.kernel, *lists, None))
+        self.inputs = [(s.source, self.slots[i]) for i, s in enumerate(plan.storages) if s.kind == "input"]
+        self.results = [(i, self.slots[i]) for i, s in enumerate(plan.storages) if s.kind == "result"]
+
+    @staticmethod
+    def _array(plan: Plan, v: int, arena: np.ndarray) -> Any:
+        """Return the array of a value that stays in place from run to run, else None."""
+        type_, index, _ = plan.values[v]
+        storage = plan.storages[index]
+        if storage.kind == "constant":
+            return storage.source.view(type_.dtype.dtype).reshape(type_.shape)
+        if storage.kind == "arena":
+            offset = plan.memory.offsets[plan.arena[index]]
+            return arena[offset : offset + type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+        return None
+
+
+def _arena(plan: Plan) -> np.ndarray:
+    """Return the device's arena, at least as large as the plan needs; plans of one device share it."""
+    device = plan.device
+    arena = getattr(device, "arena", None)
+    if arena is None or arena.nbytes < plan.memory.arena_bytes:
+        arena = device.arena = aligned_bytes(max(plan.memory.arena_bytes, ALIGNMENT))
+    return arena
+
+
+def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
+    """Run a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    buffers : sequence of Buffer
+        One for each input of its graph. Those in ``plan.donated`` may be overwritten.
+
+    Returns
+    -------
+    list of Buffer
+        One for each output.
+
+    Raises
+    ------
+    StepError
+        A step failed, or the run was interrupted.
+    """
+    device = plan.device
+    with device.lock:
+        arena = _arena(plan)
+        bound = plan.bound
+        if bound is None or bound.arena is not arena:
+            bound = plan.bound = _Bound(plan, arena)
+        for source, uses in bound.inputs:
+            if uses:
+                _put(uses, buffers[source].array)
+        pool = device.pool
+        results: dict[int, Buffer] = {}
+        for index, uses in bound.results:
+            block = pool.take(plan.storages[index].nbytes)
+            results[index] = Buffer(block, block, pool)
+            for made, position, type_ in uses:
+                made[position] = block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+        try:
+            if WATCHERS or debug.debug >= 2 or debug.check >= 2:
+                _run_watched(plan, bound)
+            else:
+                for kernel, inputs, outputs, stream in bound.calls:
+                    kernel(inputs, outputs, stream)
+        except BaseException as error:
+            number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0) if bound.calls else 0
+            if isinstance(error, MgeError):
+                error.add_place(plan.steps[number].slot.node.place)
+            raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
+        finally:
+            for _, uses in bound.inputs:
+                for made, position, _ in uses:
+                    made[position] = None
+            for _, uses in bound.results:
+                for made, position, _ in uses:
+                    made[position] = None
+    debug.counts["plans_run"] += 1
+    debug.counts["steps_run"] += len(bound.calls)
+    return [_output(plan, v, buffers, results) for v in plan.outputs]
+
+
+def _put(uses: list[tuple[list, int, Any]], array: np.ndarray) -> None:
+    """Put an input's array where steps read it, in the shape that each wants."""
+    for made, position, type_ in uses:
+        made[position] = array if array.shape == type_.shape else array.reshape(type_.shape)
+
+
+def _output(plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffer]) -> Any:
+    """Return the buffer of one output: a result's, an input's that passed through or was overwritten, a constant's."""
+    type_, index, _ = plan.values[v]
+    storage = plan.storages[index]
+    if storage.kind == "result":
+        owner = results[index]
+        whole = owner.block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+        if owner.array is owner.block:  # the first output of this storage takes it
+            owner.array = whole
+            return owner
+        return Buffer(whole, owner)  # a view of it keeps it alive
+    if storage.kind == "input":
+        owner = buffers[storage.source]
+        array = owner.array
+        return owner if array.shape == type_.shape else Buffer(array.reshape(type_.shape), owner)
+    return Buffer(storage.source.view(type_.dtype.dtype).reshape(type_.shape), storage.source)
+
+
+def _run_watched(plan: Plan, bound: _Bound) -> None:
+    """Run the steps one by one, with times, checks and messages."""
+    inputs: Any = None
+    for number, (kernel, inputs, outputs, stream) in enumerate(bound.calls):
+        start = time.perf_counter_ns()
+        kernel(inputs, outputs, stream)
+        end = time.perf_counter_ns()
+        for watcher in WATCHERS:
+            watcher(plan, number, start, end)
+        node = plan.steps[number].slot.node
+        if debug.debug >= 2:
+            debug.log(2, f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes")
+        if debug.check >= 2:
+            _check_step(plan, number, inputs, outputs)
+
+
+def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
+    """Compare a step with ``ref``, and stop at the first NaN that its inputs do not hold."""
+    node = plan.steps[number].slot.node
+    sig = node.sig
+    if debug.check >= 3:
+        for array in outputs:
+            if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
+                if not any(a.dtype.kind == "f" and np.isnan(a).any() for a in inputs):
+                    raise InternalError(f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one")
+    if sig.device.type != "ref" and sig.op.is_pure and sig.op._reference is not None:
+        wanted = sig.op._reference(*inputs, **dict(sig.attrs))
+        for made, right in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,)):
+            if made is not None and not np.allclose(made, right, rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise InternalError(f"step {number} ({sig.op.name}, {node.place}) on {sig.device} differs from ref")

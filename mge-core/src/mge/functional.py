@@ -1,0 +1,24 @@
+"""``mge.functional``: every public op and function on tensors.
+
+In: the files of ``ops``. Out: their names, read from the registry; nothing is listed here.
+After ``trace``; before ``module``.
+"""
+
+from __future__ import annotations
+
+from .op import Op
+from .ops import MODULES
+
+__all__: list[str] = []
+
+for _module in MODULES:
+    _private = getattr(_module, "PRIVATE", ())
+    _functions = getattr(_module, "FUNCTIONS", ())
+    for _name, _value in vars(_module).items():
+        if isinstance(_value, Op) and _value.__module__ == _module.__name__ and _value.name not in (*_private, *_functions):
+            globals()[_value.name] = _value
+            __all__.append(_value.name)
+    for _name in _functions:
+        globals()[_name] = getattr(_module, _name)
+        __all__.append(_name)
+__all__.sort()

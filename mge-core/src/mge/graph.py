@@ -1,0 +1,465 @@
+"""The graph: nodes, recordings (graphs that still grow), graphs, and their text form.
+
+In: ops with types and inputs. Out: ``Node``, ``Recording``, ``Graph``; a graph prints to text and parses from it.
+After ``types``; before ``op``.
+
+A node with several outputs is read through ``get`` nodes, one for each output, so an edge is always a node.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from .errors import InternalError, line_of
+from .types import Type
+
+if TYPE_CHECKING:
+    from .op import Op
+
+
+class Signature:
+    """One use of an op but for its inputs: op, types, attributes, device. Made once, then shared.
+
+    Attributes
+    ----------
+    op : Op
+    input_types : tuple of Type
+    attrs : tuple of (name, value), in the order of the op's signature
+    types : tuple of Type
+        One for each output.
+    type : Type
+        The first of ``types``.
+    device : Device
+    """
+
+    __slots__ = ("attrs", "device", "input_types", "nbytes", "notes", "op", "single", "type", "types")
+
+    def __init__(
+        self, op: Op, input_types: tuple[Type, ...], attrs: tuple[tuple[str, Any], ...], types: tuple[Type, ...], device
+    ) -> None:
+        self.op, self.input_types, self.attrs, self.types, self.device = op, input_types, attrs, types, device
+        self.single = len(types) == 1
+        self.type = types[0] if types else None
+        self.nbytes = sum(t.nbytes for t in types)
+        self.notes: dict[str, Any] = {}  # what later files derive once: kernel, lowering, gradient
+
+    def __repr__(self) -> str:
+        return f"{self.op.name}({', '.join(map(repr, self.input_types))}){print_attrs(self.attrs)}"
+
+
+class Node:
+    """One use of an op. Immutable in meaning; its inputs are dropped once its value is known.
+
+    Attributes
+    ----------
+    sig : Signature
+    inputs : tuple of Node
+    type : Type
+        Of the first output.
+    buffer : Buffer or None
+        The value, where it is known. A node with a buffer is a leaf of what is recorded later.
+    code, offset
+        The user's call site: a code object and a bytecode offset.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "code", "inputs", "offset", "sig", "type")
+
+    def __init__(
+        self,
+        sig: Signature,
+        inputs: tuple[Node, ...],
+        type: Type,
+        buffer: Any = None,
+        code: CodeType | None = None,
+        offset: int = 0,
+    ) -> None:
+        self.sig = sig
+        self.inputs = inputs
+        self.type = type
+        self.buffer = buffer
+        self.code = code
+        self.offset = offset
+
+    @property
+    def op(self) -> Op:
+        """The op of this node."""
+        return self.sig.op
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return dict(self.sig.attrs)
+
+    @property
+    def device(self) -> Any:
+        """The device on which the value lives."""
+        return self.sig.device
+
+    @property
+    def place(self) -> str | None:
+        """The user's line, as ``file:line``; None for nodes that no user's line made."""
+        if self.code is None:
+            return None
+        return f"{self.code.co_filename}:{line_of(self.code, self.offset)}"
+
+    def __repr__(self) -> str:
+        return f"<node {self.sig!r} -> {self.type}>"
+
+
+class Recording:
+    """A graph that grows: leaves and nodes in the order of their first use, with the key so far.
+
+    Attributes
+    ----------
+    index : dict of Node to int
+        Position of each leaf and node.
+    tokens : list
+        One entry a position: the signature of a leaf, or (signature, position of each input).
+    owner : object or None
+        The trace, rule or branch that records here; None for a thread's pending graph.
+    """
+
+    __slots__ = ("boundary", "handles", "index", "owner", "rebinds", "tokens", "weight")
+
+    def __init__(self, owner: Any = None) -> None:
+        self.index: dict[Node, int] = {}
+        self.tokens: list[Any] = []
+        self.owner = owner
+        self.handles: list[tuple[int, Any]] | None = [] if owner is not None else None  # (position, handle) of leaves
+        self.rebinds: dict[int, tuple[Any, Node]] = {}  # id(handle) -> weak handle, last node with a value
+        self.boundary = 0  # position of the last boundary
+        self.weight = 0  # bytes of leaves; results are added at boundaries
+
+    def enlist(self, node: Node, handle: Any = None) -> int:
+        """Return the position of ``node``, taking it in (as a leaf, or with its ancestors) if it is new."""
+        position = self.index.get(node)
+        if position is not None:
+            return position
+        if LOCAL.requested is not None and self.owner is None:
+            run_requested()
+        if node.buffer is None and self.owner is None and not node.sig.op.is_leaf:
+            return self._enlist_pending(node)
+        position = self.index[node] = len(self.tokens)
+        slow = handle is not None and handle._slow
+        self.tokens.append(leaf_signature(node.type, node.sig.device, slow))
+        self.weight += node.type.nbytes
+        if self.handles is not None and handle is not None:
+            self.handles.append((position, handle))
+        return position
+
+    def _enlist_pending(self, root: Node) -> int:
+        """Take in a node recorded elsewhere (another thread, history) with the ancestors that have no value."""
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in self.index:
+                stack.pop()
+                continue
+            waiting = [] if node.buffer is not None else [i for i in node.inputs if i not in self.index]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            if node.buffer is not None or node.sig.op.is_leaf:
+                self.enlist(node)
+            else:
+                self.append(node)
+        return self.index[root]
+
+    def append(self, node: Node) -> None:
+        """Add a node whose inputs are all here."""
+        index = self.index
+        token = (node.sig, *[index[i] for i in node.inputs])
+        index[node] = len(self.tokens)
+        self.tokens.append(token)
+
+    def note_rebind(self, handle: Any) -> None:
+        """Remember the last value of a handle that is about to stand for a node without one."""
+        before = handle._node
+        if before.buffer is not None:
+            known = self.rebinds.get(id(handle))
+            if known is None or known[0]() is not handle:
+                self.rebinds[id(handle)] = (weakref.ref(handle), before)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All leaves and nodes, in order."""
+        return list(self.index)
+
+    def graph(self, outputs: Sequence[Node], inputs: Sequence[Node] | None = None) -> Graph:
+        """Return an immutable copy that computes ``outputs``; its nodes hold no values.
+
+        ``inputs`` fixes the order of the leaves; by default they come in the order of first use.
+        """
+        copies: dict[Node, Node] = {}
+        wanted = self._needed(outputs)
+        leaves = self.leaves if inputs is None else inputs
+        made = []
+        for leaf in leaves:
+            copies[leaf] = make_leaf(leaf.type, leaf.sig.device, self._is_slow(leaf))
+        new_inputs = [copies[leaf] for leaf in leaves]
+        for node in self.index:
+            if node in wanted and node not in copies:
+                if self.tokens[self.index[node]].__class__ is Signature:
+                    raise InternalError(f"graph: leaf {node!r} is missing from the list of inputs")
+                copy = Node(node.sig, tuple(copies[i] for i in node.inputs), node.type, None, node.code, node.offset)
+                copies[node] = copy
+                made.append(copy)
+        return Graph(tuple(new_inputs), tuple(made), tuple(copies[o] for o in outputs))
+
+    @property
+    def leaves(self) -> list[Node]:
+        """The leaves, in the order of their first use."""
+        return [n for n, token in zip(self.index, self.tokens) if token.__class__ is Signature]
+
+    def _needed(self, outputs: Sequence[Node]) -> set[Node]:
+        """Return what ``outputs`` depend on, inside this recording."""
+        found: set[Node] = set()
+        stack = list(outputs)
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found.add(node)
+                if self.tokens[self.index[node]].__class__ is tuple:
+                    stack.extend(node.inputs)
+        return found
+
+    def _is_slow(self, leaf: Node) -> bool:
+        token = self.tokens[self.index[leaf]] if leaf in self.index else None
+        return isinstance(token, Signature) and bool(token.attrs)
+
+
+def run_requested() -> None:
+    """Run the recording that ``step()`` asked to run at the next call. Set by run.py."""
+
+
+def evaluate(nodes: Sequence[Node]) -> None:
+    """Give each node its value. Set by run.py."""
+
+
+class Graph:
+    """Inputs, nodes in order, outputs. Immutable; equal graphs hash alike, so a graph can be an attribute."""
+
+    __slots__ = ("_hash", "_key", "inputs", "nodes", "notes", "outputs")
+
+    def __init__(self, inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[Node, ...]) -> None:
+        self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
+        self._key: tuple | None = None
+        self._hash: int | None = None
+        self.notes: dict[str, Any] = {}
+
+    @property
+    def key(self) -> tuple:
+        """The structure as a tuple: two graphs with equal keys compute the same function."""
+        if self._key is None:
+            index = {node: i for i, node in enumerate((*self.inputs, *self.nodes))}
+            self._key = (
+                *(node.sig for node in self.inputs),
+                *((node.sig, *[index[i] for i in node.inputs]) for node in self.nodes),
+                tuple(index[o] for o in self.outputs),
+            )
+        return self._key
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.key)
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Graph) and hash(self) == hash(other) and self.key == other.key)
+
+    def __str__(self) -> str:
+        return print_graph(self)
+
+    def __repr__(self) -> str:
+        return f"<graph of {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+
+
+# Leaves.
+
+
+class _Leaf:
+    """Stands where a node's op would be: an input of a graph, or a value that came from outside."""
+
+    name = "input"
+    is_leaf = True
+
+
+LEAF: Any = _Leaf()
+
+
+class _Get:
+    """The op of ``get`` nodes: output ``index`` of a node with several outputs."""
+
+    name = "get"
+    is_leaf = False
+    is_pure = True
+    inplace = ()
+
+
+GET: Any = _Get()
+
+
+def get_signature(parent: Signature, index: int) -> Signature:
+    """Return the signature of a ``get`` node for one output of a node."""
+    gets = parent.notes.get("gets")
+    if gets is None:
+        gets = parent.notes["gets"] = tuple(
+            Signature(GET, parent.types, (("index", i),), (t,), parent.device) for i, t in enumerate(parent.types)
+        )
+    return gets[index]
+
+
+_leaf_signatures: dict[tuple[Type, Any, bool], Signature] = {}
+
+
+def leaf_signature(type: Type, device: Any, slow: bool = False) -> Signature:
+    """Return the signature that all leaves of this type share; ``slow`` marks parameters and module buffers."""
+    key = (type, device, slow)
+    found = _leaf_signatures.get(key)
+    if found is None:
+        attrs = (("slow", True),) if slow else ()
+        found = _leaf_signatures.setdefault(key, Signature(LEAF, (), attrs, (type,), device))
+    return found
+
+
+def make_leaf(type: Type, device: Any, slow: bool = False, buffer: Any = None) -> Node:
+    """Return a new leaf: a graph's input, or (with a buffer) a value."""
+    return Node(leaf_signature(type, device, slow), (), type, buffer)
+
+
+class Number:
+    """The buffer of a number from Python: its array is made when a kernel wants it."""
+
+    __slots__ = ("dtype", "value")
+
+    def __init__(self, value: Any, dtype: Any) -> None:
+        self.value = value
+        self.dtype = dtype
+
+    @property
+    def array(self) -> Any:
+        """A 0-d NumPy array."""
+        import numpy as np
+
+        return np.array(self.value, self.dtype)
+
+
+# Where calls are recorded: the mode of this context, and the pending graph of this thread.
+
+
+class Mode:
+    """What changes how a call is recorded. Immutable; ``with changed(...)`` installs another one.
+
+    Attributes
+    ----------
+    recording : Recording or None
+        Where nodes go; None means the thread's pending graph.
+    eager : bool
+    cast : callable or None
+        Autocast: ``cast(op, nodes) -> nodes``.
+    managers : tuple of GradManager
+    memory : tuple (strategy, options) or None
+    device : Device or None
+        Default device of new tensors.
+    plain : bool
+        No ``eager`` and no ``cast``: the fast path applies.
+    """
+
+    __slots__ = ("cast", "device", "eager", "managers", "memory", "plain", "recording")
+
+    def __init__(self, recording=None, eager=False, cast=None, managers=(), memory=None, device=None) -> None:
+        self.recording, self.eager, self.cast = recording, eager, cast
+        self.managers, self.memory, self.device = managers, memory, device
+        self.plain = not eager and cast is None
+
+
+MODE: ContextVar[Mode] = ContextVar("mge_mode", default=Mode())
+
+
+@contextmanager
+def changed(**fields: Any):
+    """Run a block under a mode that differs in ``fields`` from the current one."""
+    now = MODE.get()
+    values = {name: getattr(now, name) for name in Mode.__slots__ if name != "plain"}
+    token = MODE.set(Mode(**(values | fields)))
+    try:
+        yield
+    finally:
+        MODE.reset(token)
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self.requested: Recording | None = None  # to be run before the next call: what step() left
+
+
+LOCAL = _Local()
+
+
+def current_recording() -> Recording:
+    """Return where a call would be recorded now."""
+    return MODE.get().recording or LOCAL.recording
+
+
+# What traces watch: Modules and Optimizers change the epoch whenever their plain attributes change.
+
+EPOCH = [0]
+
+
+def bump_epoch() -> None:
+    """Tell traces that an attribute of a Module or Optimizer changed, so that they check their guards."""
+    EPOCH[0] += 1
+
+
+def boundary() -> None:
+    """Mark a place where a pending graph may be cut. Set by run.py."""
+
+
+def request_flush() -> None:
+    """Ask for the pending graph to run at the next call, read or boundary. Set by run.py."""
+
+
+# Text.
+
+
+def print_attrs(attrs: tuple[tuple[str, Any], ...]) -> str:
+    """Return `` {name=value, ...}``, or nothing where there are no attributes."""
+    return " {" + ", ".join(f"{name}={_print_value(value)}" for name, value in attrs) + "}" if attrs else ""
+
+
+def _print_value(value: Any) -> str:
+    from .dtype import DType
+
+    if isinstance(value, DType):
+        return value.short
+    if isinstance(value, (bytes, bytearray)):
+        return f"0x{value.hex()}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_print_value, value)) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, Graph):
+        return print_graph(value).replace("\n", "\n  ")
+    if callable(value):
+        return f"<{getattr(value, '__qualname__', value)}>"
+    return repr(value)
+
+
+def print_graph(graph: Graph) -> str:
+    """Return the text of a graph; ``mge.parse_graph`` reads it back."""
+    names = {node: f"%{i}" for i, node in enumerate((*graph.inputs, *graph.nodes))}
+    inputs = ", ".join(f"{names[n]}: {n.type}{' slow' if n.sig.attrs else ''}" for n in graph.inputs)
+    lines = [f"graph({inputs}) {{"]
+    for node in graph.nodes:
+        types = node.sig.types
+        type_text = repr(types[0]) if len(types) == 1 else f"({', '.join(map(repr, types))})"
+        arguments = ", ".join(names[i] for i in node.inputs)
+        lines.append(f"  {names[node]}: {type_text} = {node.op.name}({arguments}){print_attrs(node.sig.attrs)}")
+    lines.append(f"  return {', '.join(names[o] for o in graph.outputs)}".rstrip())
+    return "\n".join(lines) + "\n}"

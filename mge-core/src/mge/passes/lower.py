@@ -1,0 +1,39 @@
+"""Pass ``lower``: ops without a kernel on their device become base ops.
+
+In: a flat graph. Out: a graph whose nodes have kernels, where a lowering can bring that about.
+After ``simplify``; before ``place``.
+"""
+
+from __future__ import annotations
+
+from ..capture import lowered
+from ..graph import GET, Graph, Node
+from .inline import inline_calls
+from .rewrite import rebuild, splice, with_inputs
+
+
+def lower(graph: Graph) -> Graph:
+    """Return the graph with refused ops replaced by their lowerings, again and again until none is left."""
+    while True:
+        results: dict[Node, list[Node]] = {}
+        changed = False
+
+        def visit(node: Node, inputs: tuple[Node, ...], results: dict[Node, list[Node]] = results) -> Node:
+            nonlocal changed
+            sig = node.sig
+            if sig.op is GET:
+                if node.inputs[0] in results:
+                    return results[node.inputs[0]][sig.attrs[0][1]]
+                return with_inputs(node, inputs)
+            if sig.device.backend.supports(sig) is not None and (body := lowered(sig)) is not None:
+                changed = True
+                outputs = splice(body, inputs, node)
+                if sig.single:
+                    return outputs[0]
+                results[node] = outputs
+                return node
+            return with_inputs(node, inputs)
+
+        graph = inline_calls(rebuild(graph, visit))
+        if not changed:
+            return graph

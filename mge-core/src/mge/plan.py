@@ -1,0 +1,275 @@
+"""The plan: steps, kernels, streams and memory offsets, made once from a graph. The only thing that the executor runs.
+
+In: an optimised graph, and which inputs may be overwritten. Out: ``Plan``.
+After ``memory``; before ``run``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .device import ALIGNMENT, Kernel, aligned_bytes, memory_limit
+from .graph import GET, Graph, Node
+from .memory import Interval, MemoryPlan, check_limit, plan_memory, rounded
+from .passes.simplify import constant_value
+from .schedule import Slot, schedule
+from .types import Type
+
+
+class Step(NamedTuple):
+    """One kernel call. ``inputs`` and ``outputs`` name values of the plan."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    slot: Slot
+
+
+class Value(NamedTuple):
+    """One value of a plan: its type, and the storage whose bytes it is (or is a view of)."""
+
+    type: Type
+    storage: int
+    place: str | None
+
+
+class Storage:
+    """Bytes that one or several values share, one after the other or as views.
+
+    Attributes
+    ----------
+    kind : {"input", "constant", "arena", "result"}
+    source : int or ndarray or None
+        The input's position; the constant's array.
+    nbytes : int, bytes
+    start, end : int
+        First and last step that touches it.
+    """
+
+    __slots__ = ("end", "kind", "label", "nbytes", "source", "start")
+
+    def __init__(self, kind: str, nbytes: int, source: Any, start: int, label: str) -> None:
+        self.kind, self.nbytes, self.source, self.start, self.label = kind, nbytes, source, start, label
+        self.end = start
+
+
+class Plan:
+    """What the executor runs.
+
+    Attributes
+    ----------
+    graph : Graph
+    steps : list of Step
+    values : list of Value
+    storages : list of Storage
+    outputs : list of int
+        The value of each output of the graph.
+    memory : MemoryPlan
+        Of the storages of kind ``"arena"``, by ``arena`` (storage -> position).
+    peak_bytes : int
+        Arena and results; known before the plan runs.
+    overwrites_from : int
+        The first step that overwrites an input.
+    """
+
+    def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
+        self.graph, self.donated, self.strategy = graph, tuple(donated), strategy
+        builder = _Builder(graph, set(donated))
+        self.steps, self.values, self.storages, self.outputs = builder.build()
+        self.overwrites_from = builder.overwrites_from
+        self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
+        intervals = [
+            Interval(s.start, s.end, s.nbytes, s.label) for s in self.storages if s.kind == "arena"
+        ]
+        self.memory: MemoryPlan = plan_memory(intervals, strategy)
+        self.result_bytes = sum(rounded(s.nbytes) for s in self.storages if s.kind == "result")
+        self.peak_bytes = self.memory.arena_bytes + self.result_bytes
+        self.device = (graph.nodes or graph.inputs)[0].sig.device
+        check_limit(self.peak_bytes, memory_limit(), self.largest(3), f"plan of {len(self.steps)} steps")
+        self.bound: Any = None  # the executor's arrays; made at the first run
+
+    def largest(self, count: int) -> list[tuple[int, str]]:
+        """Return the largest storages that the plan allocates, with what they hold."""
+        own = [s for s in self.storages if s.kind in ("arena", "result")]
+        return [(s.nbytes, s.label) for s in sorted(own, key=lambda s: -s.nbytes)[:count]]
+
+    def timeline(self) -> list[int]:
+        """Return the bytes that are live at each step: arena and results."""
+        live = [*self.memory.live_bytes, *[0] * (len(self.steps) - len(self.memory.live_bytes))]
+        return [b + self.result_bytes for b in live]
+
+    def __str__(self) -> str:
+        """The plan as text: one line a step with kernel, stream and memory; compared by the golden tests."""
+        lines = [f"plan: {len(self.steps)} steps, arena {self.memory.arena_bytes} bytes, peak {self.peak_bytes} bytes"]
+        for i, step in enumerate(self.steps):
+            sig = step.slot.node.sig
+            where = ", ".join(self._where(v) for v in step.outputs)
+            inputs = ", ".join(f"v{v}" for v in step.inputs)
+            outputs = ", ".join(f"v{v}: {self.values[v].type}" for v in step.outputs)
+            lines.append(f"{i:4} {sig.device}/{step.slot.stream} {outputs} = {sig.op.name}({inputs}) @ {where}")
+        lines.append("returns " + ", ".join(f"v{v} @ {self._where(v)}" for v in self.outputs))
+        return "\n".join(lines)
+
+    def _where(self, value: int) -> str:
+        index = self.values[value].storage
+        storage = self.storages[index]
+        if storage.kind == "arena":
+            return f"{self.memory.offsets[self.arena[index]]}+{storage.nbytes}"
+        return f"{storage.kind}{storage.source if storage.kind == 'input' else ''}"
+
+
+class _Builder:
+    """Turns a graph into steps and storages.
+
+    First every output of every node becomes a value, and a view the same storage as what it views. Then, slot by
+    slot, outputs get a storage: that of an input which dies there, where the op allows it, or a new one.
+    """
+
+    def __init__(self, graph: Graph, donated: set[int]) -> None:
+        self.graph, self.donated = graph, donated
+        self.values: list[Value] = []
+        self.storages: list[Storage] = []
+        self.ids: dict[Node, tuple[int, ...]] = {}  # the values of each node
+        self.root: list[int] = []  # value -> the value whose bytes it views, or itself
+        self.last: dict[int, int] = {}  # root -> the slot that reads it last
+        self.overwrites_from = 0
+
+    def build(self) -> tuple[list[Step], list[Value], list[Storage], list[int]]:
+        """Return steps, values, storages and the value of each output."""
+        late = self._late_nodes()
+        slots = schedule(self.graph, late)
+        slots, types = self._number_values(slots)
+        self._find_last_reads(slots)
+        storage_of: dict[int, int] = {}
+        for i, node in enumerate(self.graph.inputs):
+            storage_of[self.ids[node][0]] = self._storage("input", node.type.nbytes, i, 0, f"input {i}")
+        for node in self.graph.nodes:
+            if node.sig.op.name == "constant":
+                storage_of[self.ids[node][0]] = self._storage("constant", node.type.nbytes, _aligned(node), 0, "constant")
+        for position, slot in enumerate(slots):
+            self._place_outputs(slot.node, position, slot.node in late, storage_of)
+        outputs = [self._value_of(o) for o in self.graph.outputs]
+        for v, (type_, place) in enumerate(types):
+            self.values.append(Value(type_, storage_of[self.root[v]], place))
+        for v in outputs:
+            storage = self.storages[self.values[v].storage]
+            if storage.kind == "arena":
+                storage.kind = "result"
+        self.overwrites_from = len(slots) - sum(s.node in late for s in slots)
+        steps = [
+            Step(
+                s.node.sig.device.kernel(s.node.sig), tuple(self._value_of(i) for i in s.node.inputs), self.ids[s.node], s
+            )
+            for s in slots
+        ]
+        return steps, self.values, self.storages, outputs
+
+    def _late_nodes(self) -> set[Node]:
+        """Return the nodes that overwrite a donated input: nothing reads their results, so they can come last."""
+        wanted = {n for i, n in enumerate(self.graph.inputs) if i in self.donated}
+        read = {i.inputs[0] if i.sig.op is GET else i for n in self.graph.nodes if n.sig.op is not GET for i in n.inputs}
+        return {
+            node
+            for node in self.graph.nodes
+            if node.sig.op is not GET
+            and node not in read
+            and any(node.inputs[i] in wanted for i, _ in node.sig.op.inplace_pairs(node.sig))
+        }
+
+    def _number_values(self, slots: list[Slot]) -> tuple[list[Slot], list[tuple[Type, str | None]]]:
+        """Give each output of each node a number; return the slots that are no views, and the values' types."""
+        types: list[tuple[Type, str | None]] = []
+        constants = [n for n in self.graph.nodes if n.sig.op.name == "constant"]
+        kept = []
+        for node in (*self.graph.inputs, *constants, *slots):
+            slot = None
+            if isinstance(node, Slot):
+                slot, node = node, node.node
+            first = len(types)
+            types += [(t, node.place) for t in node.sig.types]
+            self.ids[node] = tuple(range(first, len(types)))
+            if slot is not None and is_view(node):
+                self.root.append(self.root[self._value_of(node.inputs[0])])
+            else:
+                self.root += self.ids[node]
+                if slot is not None:
+                    kept.append(slot)
+        if len(kept) < len(slots):  # positions of events moved
+            number = {s.node: i for i, s in enumerate(kept)}
+            old = [s.node for s in slots]
+            kept = [s._replace(waits=tuple(sorted({number[n] for w in s.waits if (n := self._step_of(old[w])) in number})))
+                    for s in kept]  # fmt: skip
+        return kept, types
+
+    def _step_of(self, node: Node) -> Node:
+        """Return the node whose step computes the bytes of a (view) node."""
+        while is_view(node):
+            node = node.inputs[0].inputs[0] if node.inputs[0].sig.op is GET else node.inputs[0]
+        return node
+
+    def _find_last_reads(self, slots: list[Slot]) -> None:
+        for position, slot in enumerate(slots):
+            for i in slot.node.inputs:
+                self.last[self.root[self._value_of(i)]] = position
+        for output in self.graph.outputs:
+            self.last[self.root[self._value_of(output)]] = len(slots)  # beyond the last slot: it leaves
+
+    def _value_of(self, node: Node) -> int:
+        if node.sig.op is GET:
+            return self.ids[node.inputs[0]][node.sig.attrs[0][1]]
+        return self.ids[node][0]
+
+    def _storage(self, kind: str, nbytes: int, source: Any, start: int, label: str) -> int:
+        self.storages.append(Storage(kind, nbytes, source, start, label))
+        return len(self.storages) - 1
+
+    def _place_outputs(self, node: Node, position: int, is_late: bool, storage_of: dict[int, int]) -> None:
+        """Give each output of a node a storage, and extend those of its inputs to this slot."""
+        read = [storage_of[self.root[self._value_of(i)]] for i in node.inputs]
+        for s in read:
+            self.storages[s].end = max(self.storages[s].end, position)
+        pairs = {o: i for i, o in reversed(node.sig.op.inplace_pairs(node.sig))}
+        taken: set[int] = set()
+        for k, v in enumerate(self.ids[node]):
+            storage = None
+            if k in pairs:
+                storage = self._dying_input(node, pairs[k], node.sig.types[k], position, is_late, read)
+            if storage is None or storage in taken:
+                label = f"{node.sig.types[k]} of {_described(node)}"
+                storage = self._storage("arena", node.sig.types[k].nbytes, None, position, label)
+            taken.add(storage)
+            storage_of[v] = storage
+            self.storages[storage].end = position
+
+    def _dying_input(
+        self, node: Node, i: int, type_: Type, position: int, is_late: bool, read: list[int]
+    ) -> int | None:
+        """Return the storage of input ``i`` if the output may be written over it, else None."""
+        source = node.inputs[i]
+        root = self.root[self._value_of(source)]
+        storage = self.storages[read[i]]
+        may_write = storage.kind == "arena" or (storage.kind == "input" and is_late and storage.source in self.donated)
+        fits = source.type is type_ and storage.nbytes == type_.nbytes
+        dies = self.last.get(root, -1) <= position and read.count(read[i]) == 1
+        return read[i] if may_write and fits and dies else None
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node only gives its input's bytes another shape, so that it needs no step."""
+    return node.sig.op is not GET and node.sig.op.aliases and node.sig.nbytes == node.inputs[0].type.nbytes
+
+
+def _described(node: Node) -> str:
+    place = node.place
+    return f"{node.sig.op.name} ({place})" if place else node.sig.op.name
+
+
+def _aligned(node: Node) -> np.ndarray:
+    """Return the array of a constant node, aligned as kernels expect."""
+    array = constant_value(node)
+    copy = aligned_bytes(max(array.nbytes, ALIGNMENT))[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,66 @@
+"""The schedule: steps in order, on the streams of their devices, with events between them.
+
+In: a graph of placed nodes. Out: the order, and for each node its stream and the events that it waits for.
+After ``passes``; before ``memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from .graph import GET, Graph, Node
+
+
+class Slot(NamedTuple):
+    """Where and when one node runs.
+
+    Attributes
+    ----------
+    node : Node
+    stream : int
+        Of the node's device.
+    waits : tuple of int
+        Positions of earlier slots, on other streams or devices, that must have finished.
+    records : bool
+        A later slot waits for this one.
+    """
+
+    node: Node
+    stream: int
+    waits: tuple[int, ...]
+    records: bool
+
+
+def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
+    """Return the slots of a graph in the order in which they start.
+
+    Nodes keep the order of recording, but for those in ``late``, which no other node reads: they come last. A node
+    continues the stream of an input that is last on its stream; otherwise it takes the stream that has been free
+    for longest. A device with one stream never waits for itself.
+    """
+    nodes = [n for n in graph.nodes if n.sig.op is not GET and n.sig.op.name != "constant"]
+    nodes = [n for n in nodes if n not in late] + [n for n in nodes if n in late]
+    tails: dict[tuple[object, int], int] = {}  # (device, stream) -> position of its last slot
+    place: dict[Node, int] = {}
+    streams: list[int] = []
+    waits: list[tuple[int, ...]] = []
+    for position, node in enumerate(nodes):
+        device = node.sig.device
+        count = getattr(device.backend, "stream_count", 1)
+        sources = sorted({place[p] for i in node.inputs if (p := producer(i)) in place})
+        mine = [s for s in sources if nodes[s].sig.device is device]
+        stream = next((streams[s] for s in reversed(mine) if tails[device, streams[s]] == s), None)
+        if stream is None:
+            stream = min(range(count), key=lambda s: tails.get((device, s), -1))
+        waits.append(tuple(s for s in sources if (nodes[s].sig.device, streams[s]) != (device, stream)))
+        streams.append(stream)
+        tails[device, stream] = position
+        place[node] = position
+    awaited = {s for w in waits for s in w}
+    return [Slot(n, streams[i], waits[i], i in awaited) for i, n in enumerate(nodes)]
+
+
+def producer(node: Node) -> Node:
+    """Return the node that computes a value: for a ``get`` node, the one it reads."""
+    return node.inputs[0] if node.sig.op is GET else node

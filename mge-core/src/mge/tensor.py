@@ -1,0 +1,490 @@
+"""Tensors: what a user holds, a handle on a node's output or on a buffer.
+
+In: data, or calls of ops. Out: ``Tensor`` with NumPy's operators and methods, ``Parameter``, ``tensor``.
+After ``ops/*``; before ``tree``.
+
+A Tensor is a value: in-place operators and item assignment rebind this one handle to a new node and never
+write through to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from . import graph, ops
+from . import op as op_module
+from .dtype import DTYPES, DType, as_dtype, float32, int32
+from .errors import ArgumentError, DTypeError, TraceError, user_place
+from .graph import LOCAL, MODE, Node, leaf_signature
+from .op import OPS, record, record_pair
+from .types import Shape
+
+
+class Tensor:
+    """An n-dimensional array on a device, or the promise of one.
+
+    Parameters
+    ----------
+    data : array-like, number or Tensor
+        Copied at the call.
+    dtype : dtype, optional
+        By default Python floats and float64 arrays become float32, Python integers and int64 arrays int32;
+        every other dtype stays.
+    device : str or Device, optional
+    is_const, no_cache : bool
+        Accepted for MegEngine's callers, and ignored: constants are found by the graph's passes.
+    name : str, optional
+    format : str
+        ``"default"``, ``"nchw"`` or ``"nhwc"``: kept as a note, layouts are the device's business.
+
+    Raises
+    ------
+    ArgumentError
+        An integer does not fit int32 and no dtype was given.
+    DTypeError
+        The data is not numeric.
+    """
+
+    __slots__ = ("__weakref__", "_grad", "_name", "_node", "_notes")
+    _slow: ClassVar[bool] = False
+    __array_priority__ = 1000
+    __hash__ = object.__hash__
+
+    _node: Node
+
+    def __init__(
+        self,
+        data: Any = (),
+        dtype: Any = None,
+        device: Any = None,
+        is_const: bool = False,
+        no_cache: bool = False,
+        name: str | None = None,
+        format: str = "default",
+    ) -> None:
+        if isinstance(data, Tensor):
+            source = data if dtype is None else data.astype(dtype)
+            self._node = (source if device is None else source.to(device))._node
+        else:
+            self._node = upload(as_array(data, dtype), device)
+        if name is not None:
+            self._name = name
+        if format != "default":
+            self._notes = {"format": format}
+
+    @classmethod
+    def from_node(cls, node: Node) -> Tensor:
+        """Return a new handle on a node."""
+        made = object.__new__(cls)
+        made._node = node
+        return made
+
+    # What it is.
+
+    @property
+    def shape(self) -> Shape:
+        """The size of each axis."""
+        return self._node.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._node.type.dtype
+
+    @property
+    def device(self) -> Any:
+        """The device that holds the value."""
+        return self._node.sig.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._node.type.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._node.type.size
+
+    @property
+    def name(self) -> str | None:
+        """The name given at construction, or by the module that holds it."""
+        return getattr(self, "_name", None)
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._name = value
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``GradManager.backward`` accumulated, or None."""
+        value = getattr(self, "_grad", None)
+        recording = MODE.get().recording
+        if recording is not None and recording.owner.traces:
+            recording.owner.note_grad_read(self, value)
+        return value
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        recording = MODE.get().recording
+        if recording is not None and recording.owner.traces:
+            recording.owner.note_grad(self, getattr(self, "_grad", None))
+        self._grad = value
+
+    @property
+    def format(self) -> str:
+        """The layout noted at construction."""
+        return getattr(self, "_notes", {}).get("format", "default")
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """The tensor with its axes reversed; a new value."""
+        return self.transpose()
+
+    # Reading.
+
+    def numpy(self) -> np.ndarray:
+        """Return the value as a read-only NumPy array, which no later computation changes.
+
+        Raises
+        ------
+        TraceError
+            The value is being traced, so it has none yet.
+        """
+        return _export(self._value())
+
+    def _value(self) -> Any:
+        node = self._node
+        recording = MODE.get().recording
+        if recording is not None:
+            recording.owner.refuse_read(self)
+        if node.buffer is None:
+            graph.evaluate((node,))
+        return node.buffer
+
+    def item(self, *index: int) -> Any:
+        """Return one element as a Python number.
+
+        Raises
+        ------
+        ArgumentError
+            There is not exactly one element and no index was given.
+        """
+        if not index and self.size != 1:
+            raise ArgumentError(
+                f"item: the tensor has shape {self.shape}; without an index it must have 1 element"
+            ).add_place(user_place())
+        return self._value().array.item(*index)
+
+    def tolist(self) -> Any:
+        """Return nested lists of Python numbers."""
+        return self._value().array.tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.is_float:
+            raise DTypeError(f"index: the tensor is {self.dtype}; an index must be an integer").add_place(user_place())
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise DTypeError("len: the tensor has no axis; len() needs one").add_place(user_place())
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __repr__(self) -> str:
+        if self._node.buffer is None and MODE.get().recording is not None:
+            return f"Tensor(<traced {self._node.type}>)"
+        text = np.array2string(self._value().array, separator=", ", prefix=f"{type(self).__name__}(")
+        return f"{type(self).__name__}({text}, dtype={self.dtype}, device={self.device})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    # Rebinding.
+
+    def _rebind(self, node: Node) -> None:
+        """Make this handle stand for another node."""
+        mode = MODE.get()
+        recording = mode.recording or LOCAL.recording
+        if recording.owner is not None:
+            recording.owner.note_rebind(self, self._node)
+        elif node.buffer is None:
+            recording.note_rebind(self)
+        self._node = node
+
+    def _assign(self, value: Tensor) -> Tensor:
+        self._rebind(value._node)
+        return self
+
+    def set_value(self, value: Any) -> None:
+        """Replace the value of this handle; shape and device stay, and the data is cast to the dtype.
+
+        Raises
+        ------
+        ShapeError
+            The shapes differ.
+        """
+        from .errors import ShapeError
+
+        new = value if isinstance(value, Tensor) else Tensor(np.asarray(value).astype(self.dtype.dtype), device=self.device)
+        if new.shape != self.shape:
+            raise ShapeError(f"set_value: the tensor has shape {self.shape}; the new value has {new.shape}").add_place(
+                user_place()
+            )
+        self._rebind(new.astype(self.dtype)._node)
+
+    def reset_zero(self) -> None:
+        """Replace the value by zeros."""
+        self.set_value(np.zeros(self.shape, self.dtype.dtype))
+
+    def detach(self) -> Tensor:
+        """Return the value as a constant: no gradient flows through it."""
+        return OPS["detach"](self)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Return the tensor with its elements converted to another dtype."""
+        dtype = as_dtype(dtype)
+        return self if dtype is self.dtype else record(OPS["cast"], (self,), (("dtype", dtype),))
+
+    def to(self, device: Any) -> Tensor:
+        """Return the tensor on another device; itself where it is there already."""
+        target = _as_device(device)
+        return self if target is self.device else Tensor(self.numpy(), self.dtype, target)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return the elements in another shape, in row-major order; one size may be -1."""
+        return OPS["reshape"](self, shape=shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+    def transpose(self, *pattern: Any) -> Tensor:
+        """Return the tensor with its axes in another order; by default reversed."""
+        several = pattern[0] if len(pattern) == 1 and not isinstance(pattern[0], int) else pattern or None
+        return function_of("transpose")(self, several)
+
+    # Pickling goes by value.
+
+    def __reduce__(self) -> tuple:
+        return _unpickle, (type(self), np.array(self.numpy()), self.dtype.name, self.device.name, self.name)
+
+    def __copy__(self) -> Tensor:
+        return type(self).from_node(self._node)
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        if self._node.buffer is None:
+            graph.evaluate((self._node,))
+        made = type(self).from_node(upload(np.array(self._node.buffer.array), self.device))
+        if self.name is not None:
+            made._name = self._name
+        memo[id(self)] = made
+        return made
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # An operator between an array and a tensor is the tensor's; other NumPy functions work on the values.
+        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        if method == "__call__" and not options and len(inputs) == 2 and name in OPS:
+            return function_of(name)(*inputs)
+        return getattr(ufunc, method)(*[i.numpy() if isinstance(i, Tensor) else i for i in inputs], **options)
+
+    # DLPack.
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.asarray(self._value().array).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    # In-place operators rebind; the rest of the operators is below the class.
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._rebind(ops.indexing.set_item(self, index, value)._node)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return ops.indexing.get_item(self, index)
+
+
+class Parameter(Tensor):
+    """A tensor that a module learns: a slow leaf, which changes at most once a step."""
+
+    __slots__ = ()
+    _slow: ClassVar[bool] = True
+
+
+class ModuleBuffer(Tensor):
+    """A tensor that a module keeps beside its parameters, as running statistics: a slow leaf too."""
+
+    __slots__ = ()
+    _slow: ClassVar[bool] = True
+
+
+def tensor(data: Any = (), dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+    """Return a Tensor with a copy of ``data``; see ``Tensor`` for the arguments."""
+    return Tensor(data, dtype, device, **options)
+
+
+def as_array(data: Any, dtype: Any = None) -> np.ndarray:
+    """Return a dense NumPy array of a dtype that mge knows, with the defaults for Python numbers."""
+    if dtype is not None:
+        dtype = as_dtype(dtype)
+        if isinstance(data, int) and dtype.is_integer:
+            return np.array(data, dtype.dtype)
+        return np.asarray(data).astype(dtype.dtype)
+    array = np.asarray(data)
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    if array.dtype == np.int64:
+        if array.size and (array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min):
+            raise ArgumentError(
+                f"tensor: the data holds integers up to {max(abs(int(array.max())), abs(int(array.min())))}, "
+                "which do not fit int32, the default",
+                hint='tensor(data, dtype="int64")',
+            ).add_place(user_place())
+        return array.astype(np.int32)
+    if array.dtype.name not in DTYPES:
+        raise DTypeError(
+            f"tensor: the data has NumPy dtype {array.dtype}; known are {', '.join(DTYPES)}",
+            hint="lists must be rectangular and hold numbers",
+        ).add_place(user_place())
+    return array
+
+
+def upload(array: np.ndarray, device: Any = None) -> Node:
+    """Return a leaf with a copy of a NumPy array."""
+    target = op_module.default_device() if device is None else _as_device(device)
+    buffer = target.upload(array)
+    sig = leaf_signature(graph.Type(array.shape, as_dtype(array.dtype)), target)
+    node = Node(sig, (), sig.type, buffer)
+    recording = MODE.get().recording
+    if recording is not None:
+        recording.owner.made.add(node)
+    return node
+
+
+def _as_device(device: Any) -> Any:
+    from .device import as_device
+
+    return as_device(device)
+
+
+def _export(buffer: Any) -> np.ndarray:
+    """Return a read-only array over a buffer that keeps it alive."""
+    array = buffer.array
+    if not hasattr(buffer, "__array_interface__"):
+        return array
+    view = np.asarray(buffer)
+    return view if view.dtype == array.dtype else view.view(array.dtype)
+
+
+def _unpickle(cls: type, array: np.ndarray, dtype: str, device: str, name: str | None) -> Tensor:
+    try:
+        node = upload(array, device)
+    except Exception:  # the device is not on this machine
+        node = upload(array)
+    made = cls.from_node(node)
+    if name is not None:
+        made.name = name
+    return made
+
+
+def _make_constant(value: Any) -> Tensor:
+    """Return an array argument of an op as a tensor: a leaf, or a constant inside a rule."""
+    array = as_array(value)
+    recording = MODE.get().recording
+    if recording is not None and recording.owner.inlines:
+        return Tensor.from_node(op_module.constant_node(np.ascontiguousarray(array), recording.owner.device, recording))
+    return Tensor.from_node(upload(array))
+
+
+# Operators and methods: each is the op of that name.
+
+_PAIRS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_div", "mod": "mod",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift",
+}  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+}  # fmt: skip
+_SINGLES = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
+_METHODS = (
+    "sum prod mean min max argmin argmax std var all any abs exp log sqrt sin cos tanh sigmoid relu softmax "
+    "argsort sort topk cumsum norm expand_dims squeeze flatten broadcast_to swapaxes clip repeat tile floor ceil round"
+).split()
+_UFUNCS = {"true_divide": "div", "divide": "div", "subtract": "sub", "multiply": "mul", "matmul": "matmul", "add": "add"}
+
+
+def _pair(pair: Any) -> tuple[Any, Any, Any]:
+    """Return the operator of an op, the reflected one, and the one that rebinds its left side."""
+    if pair.name in ("matmul", "pow"):  # number exponents and matrix shapes have rules of their own
+        call: Any = function_of(pair.name)
+        return lambda x, y: call(x, y), lambda x, y: call(y, x), lambda x, y: x._assign(call(x, y))
+
+    def operator(x: Tensor, y: Any) -> Tensor:
+        return record_pair(pair, x, y)
+
+    def reflected(x: Tensor, y: Any) -> Tensor:
+        return record_pair(pair, y, x)
+
+    def rebinding(x: Tensor, y: Any) -> Tensor:
+        return x._assign(record_pair(pair, x, y))
+
+    return operator, reflected, rebinding
+
+
+def function_of(name: str) -> Any:
+    """Return what users call for a name: the function over it where there is one, else the op."""
+    for module in ops.MODULES:
+        if name in getattr(module, "FUNCTIONS", ()):
+            return getattr(module, name)
+    return OPS[name]
+
+
+def _install_operators() -> None:
+    """Give Tensor its operators and methods."""
+    for name, op_name in {**_PAIRS, "matmul": "matmul", "pow": "pow"}.items():
+        operator, reflected, rebinding = _pair(OPS[op_name])
+        _set(f"__{name}__", operator)
+        _set(f"__r{name}__", reflected)
+        _set(f"__i{name}__", rebinding)
+    for name, op_name in _COMPARISONS.items():
+        _set(f"__{name}__", _pair(OPS[op_name])[0])
+    for name, op_name in _SINGLES.items():
+        _set(f"__{name}__", lambda x, single=OPS[op_name]: record(single, (x,)))
+    for name in _METHODS:
+        call = function_of(name)
+        _set(name, lambda x, *args, call=call, **attrs: call(x, *args, **attrs))
+        getattr(Tensor, name).__doc__ = f"Return ``mge.functional.{name}`` of this tensor, with the same arguments."
+
+
+def _set(name: str, function: Any) -> None:
+    function.__name__ = name
+    function.__qualname__ = f"Tensor.{name}"
+    setattr(Tensor, name, function)
+
+
+_install_operators()
+op_module.tensor_class = Tensor
+op_module.make_constant = _make_constant

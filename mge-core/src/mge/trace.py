@@ -1,0 +1,479 @@
+"""Traces: a Python function that runs once for each kind of arguments, and as a plan from then on.
+
+In: a function of tensors. Out: ``trace``, which calls like it.
+After ``guard``; before the interface layer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from .cache import CompiledPlan, compile_graph
+from .capture import Capture, NumberRead, TracedNumber
+from .debug import debug
+from .device import Failure
+from .errors import InternalError, TraceError, user_place
+from .execute import StepError
+from .grad import ACTIVE
+from .graph import EPOCH, MODE, Graph, Node, changed, leaf_signature, make_leaf
+from .guard import Guard, Watcher, is_plain
+from .memory import current_strategy, find_strategy
+from .op import OPS, default_device, record_nodes
+from .run import evaluate
+from .tensor import Tensor, as_array, upload
+from .tree import Form, flatten, unflatten
+
+RETRACES = 8  # different graphs for one kind of arguments, before the function runs untraced
+_new = object.__new__
+
+
+def _calibrate() -> int:
+    """Return the reference count of a node that only a handle holds, as ``Traced._donated`` sees it."""
+    nodes = [Node(None, (), None)]  # type: ignore[arg-type]
+    handle = Tensor.from_node(Node(None, (), None))  # type: ignore[arg-type]
+    nodes.append(handle._node)
+    return [getrefcount(n) for n in nodes][1]
+
+
+_ONE_HANDLE = _calibrate()
+
+
+class Traced:
+    """One recorded run of a function: its graph, what it captured, what it changed, and when it may be used.
+
+    Attributes
+    ----------
+    graph : Graph
+        Takes the tensor arguments, then the captured values. Gives the results, then the new values of handles.
+    captured : list of (handle, kind)
+        Where the values of further inputs come from: ``"value"`` a handle, ``"grad"`` the ``.grad`` of one,
+        ``"node"`` a node that never changes.
+    effects : list of (handle, kind, output or None)
+        Handles to rebind after a run; kind ``"grad"`` sets the ``.grad``, to None without an output.
+    form, results
+        The tree that the function returned: leaves are outputs or plain values.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        arguments: int,
+        captured: list[tuple[Any, str]],
+        effects: list[tuple[Any, str, int | None]],
+        form: Form,
+        results: list[tuple[bool, Any]],
+        guards: list[Guard],
+        no_grad: list[Any],
+    ) -> None:
+        self.graph, self.arguments, self.captured, self.effects = graph, arguments, captured, effects
+        self.form, self.results, self.guards, self.no_grad = form, results, guards, no_grad
+        self.epoch = EPOCH[0]
+        self.device = (graph.inputs or graph.nodes or graph.outputs)[0].sig.device
+        self.plans: dict[tuple, CompiledPlan] = {}
+        self.single = form.kind is None and results[0][0]
+        rebound = {id(h) for h, kind, _ in effects if kind == "value"}
+        self.replaceable = [i for i, (h, kind) in enumerate(captured, arguments) if kind == "value" and id(h) in rebound]
+
+    def broken_guard(self) -> str | None:
+        """Return why this run cannot be used now, or None."""
+        for guard in self.guards:
+            if not guard.holds():
+                return str(guard)
+        for handle in self.no_grad:
+            if getattr(handle, "_grad", None) is not None:
+                return "a .grad that was None is there now"
+        for handle, kind in self.captured:
+            if kind == "grad" and getattr(handle, "_grad", None) is None:
+                return "a .grad that was there is None now"
+        return None
+
+    def fits(self, nodes: Sequence[Node]) -> bool:
+        """Whether captured handles still have the types that were recorded."""
+        return all(n.type is i.type and n.sig.device is i.sig.device for n, i in zip(nodes, self.graph.inputs))
+
+    def inputs(self, arguments: list[Node]) -> list[Node]:
+        """Return the node of each input of the graph, as things are now."""
+        nodes = arguments
+        for handle, kind in self.captured:
+            if kind == "value":
+                nodes.append(handle._node)
+            else:
+                nodes.append(handle if kind == "node" else handle._grad._node)
+        return nodes
+
+    def run(self, nodes: list[Node], strategy: str) -> Any:
+        """Run over these inputs; rebind what the function rebinds; return what it returns."""
+        waiting = [n for n in nodes if n.buffer is None]
+        if waiting:
+            evaluate(waiting)
+        donated = self._donated(nodes)
+        plan = self.plans.get((donated, strategy))
+        if plan is None:
+            plan = self.plans[donated, strategy] = self._compile(donated, strategy)
+        try:
+            buffers = plan.run(nodes)
+        except StepError as failure:
+            if failure.overwritten:
+                for i in donated:
+                    nodes[i].buffer = Failure(failure.error)
+            raise failure.error from None
+        return self._finish([self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)])
+
+    def _leaf(self, output: Node, buffer: Any) -> Node:
+        return Node(leaf_signature(output.type, output.sig.device), (), output.type, buffer)
+
+    def _donated(self, nodes: list[Node]) -> tuple[int, ...]:
+        """Return the inputs that the run replaces and that nobody but their handle can see."""
+        return tuple(
+            [
+                i
+                for i in self.replaceable
+                if getrefcount(nodes[i]) <= _ONE_HANDLE and getrefcount(nodes[i].buffer) <= _UNSHARED
+            ]
+        )
+
+    def _compile(self, donated: tuple[int, ...], strategy: str) -> CompiledPlan:
+        tokens = self.graph.key[:-1]
+        return compile_graph(self.graph, tokens, tuple(range(len(self.graph.outputs))), donated, strategy)
+
+    def record(self, nodes: list[Node]) -> Any:
+        """Record the run as one differentiable node, for an active manager outside."""
+        call = OPS["call"]
+        types = [n.type for n in nodes]
+        sig = call.signature(types, call.normal_attrs({"graph": self.graph}), self.device)
+        outputs = record_nodes(sig, nodes)
+        return self._finish([t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))])
+
+    def _finish(self, outputs: list[Node]) -> Any:
+        """Rebind handles and return the results."""
+        for handle, kind, position in self.effects:
+            if kind == "grad":
+                handle._grad = None if position is None else Tensor.from_node(outputs[position])
+            elif outputs[position].buffer is None:
+                handle._rebind(outputs[position])
+            else:
+                handle._node = outputs[position]
+        if self.single:
+            return Tensor.from_node(outputs[self.results[0][1]])
+        leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
+        return unflatten(self.form, leaves)
+
+
+def _unshared() -> int:
+    from .run import _UNSHARED as count
+
+    return count
+
+
+_UNSHARED = _unshared()
+
+
+class trace:  # noqa: N801  MegEngine's name
+    """Run a function as a plan: its Python code runs once for each kind of arguments.
+
+    Parameters
+    ----------
+    function : callable
+        Takes and returns trees (tuples, lists, dicts) of tensors, arrays and plain values. Tensors that it uses
+        from outside are inputs of the plan: their current values count. Numbers that it is given are inputs too,
+        unless it reads their value; other plain values belong to the kind of the arguments.
+    memory : str, optional
+        A memory strategy by name, for the plans of this function.
+    check : bool
+        Run the Python function beside each call and compare, bit for bit.
+    symbolic, record_only, symbolic_shape, without_host, imperative : bool
+        Accepted and ignored: there is one way to run, shapes are tuples of ints, and a new shape is a new plan.
+    capture_as_const : bool
+        Accepted and ignored: ``dump`` works with or without it.
+    opt_level, graph_opt_config
+        Accepted and ignored: the device's passes decide.
+    sublinear_memory_config, dtr_config
+        Accepted; any value but None selects the strategy ``"sublinear"`` or ``"dtr"`` of the plugin mge-sublinear.
+    profiling : bool
+        Keep the times of each step for ``get_profile()``.
+
+    Notes
+    -----
+    Plain values that the function reads from globals, closures and defaults are guarded, and Modules and Optimizers
+    say when an attribute changes; a guard that fails re-traces (``MGE_DEBUG=1`` says why). After 8 different graphs
+    for one kind of arguments the function runs untraced. A variable that the function itself writes is not
+    replayed; that gives one warning. Reading a traced value inside is a ``TraceError`` that names the line.
+
+    Examples
+    --------
+    >>> @trace
+    ... def double(x):
+    ...     return x * 2
+    >>> double(tensor([1.0, 2.0]))
+    Tensor([2., 4.], dtype=float32, device=ref:0)
+    """
+
+    def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        if function is None:
+            return functools.partial(cls, **options)
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        memory: str | None = None,
+        check: bool = False,
+        symbolic: bool = False,
+        capture_as_const: bool = False,
+        record_only: bool = False,
+        sublinear_memory_config: Any = None,
+        dtr_config: Any = None,
+        profiling: bool = False,
+        opt_level: int = 2,
+        graph_opt_config: Any = None,
+        symbolic_shape: bool = True,
+        without_host: bool = False,
+        imperative: bool = False,
+    ) -> None:
+        if not callable(function):
+            raise TraceError(f"trace: {function!r} is no function; trace takes a callable").add_place(user_place())
+        self.function = function
+        functools.update_wrapper(self, function)
+        if sublinear_memory_config is not None and dtr_config is not None:
+            raise TraceError("trace: sublinear_memory_config and dtr_config exclude each other").add_place(user_place())
+        chosen = "sublinear" if sublinear_memory_config is not None else "dtr" if dtr_config is not None else memory
+        if chosen is not None:
+            find_strategy(chosen)
+        self.memory, self.check, self.profiling = chosen, check, profiling
+        self.last: Traced | None = None
+        self.last_arguments: tuple[tuple, dict[str, Any]] = ((), {})
+        self._entries: dict[tuple, list[Traced]] = {}
+        self._static: set[int] = set()  # numbers, by position among the leaves, whose value the function reads
+        self._untraced: str | None = None
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        mode = MODE.get()
+        if self._untraced or mode.recording is not None or mode.eager or not debug.trace:
+            return self.function(*args, **kwargs)
+        try:
+            nodes = [a._node for a in args]
+            key: tuple = tuple([n.type for n in nodes])
+            if kwargs:
+                raise AttributeError
+        except AttributeError:
+            key, nodes = self._key(args, kwargs)
+        entries = self._entries.get(key)
+        if entries is not None:
+            entry = entries[-1]
+            if entry.epoch == EPOCH[0] and entry.broken_guard() is None:
+                inputs = entry.inputs(nodes)
+                if entry.fits(inputs):
+                    debug.counts["trace_hits"] += 1
+                    return self._result(entry, inputs, args, kwargs)
+        return self._slow(key, args, kwargs)
+
+    def _result(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
+        self.last = entry
+        if ACTIVE and MODE.get().managers:
+            return entry.record(inputs)
+        if self.check:
+            return self._checked(entry, inputs, args, kwargs)
+        strategy = self.memory or current_strategy()
+        if self.profiling:
+            return self._profiled(entry, inputs, strategy)
+        return entry.run(inputs, strategy)
+
+    def _key(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, list[Node]]:
+        """Return the kind of the arguments, and the nodes of those that are inputs of the plan."""
+        leaves, form = flatten((args, kwargs))
+        kinds: list[Any] = [form]
+        nodes: list[Node] = []
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                kinds.append((leaf._node.type, leaf.device))
+                nodes.append(leaf._node)
+            elif isinstance(leaf, np.ndarray):
+                node = upload(as_array(leaf))
+                kinds.append((node.type, "array"))
+                nodes.append(node)
+            elif type(leaf) in (int, float) and i not in self._static:
+                node = upload(np.array(leaf, np.float32 if isinstance(leaf, float) else np.int32))
+                kinds.append(type(leaf))
+                nodes.append(node)
+            else:
+                kinds.append((type(leaf), leaf) if is_plain(leaf) and not isinstance(leaf, (list, dict, set)) else id(leaf))
+        return tuple(kinds), nodes
+
+    def _slow(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Find an earlier run whose guards hold, or trace; then run."""
+        entries = self._entries.setdefault(key, [])
+        for entry in reversed(entries):
+            if entry.epoch == EPOCH[0] and entry.broken_guard() is None:
+                inputs = entry.inputs(self._nodes(key, args, kwargs))
+                if entry.fits(inputs):
+                    entries.remove(entry)
+                    entries.append(entry)
+                    return self._result(entry, inputs, args, kwargs)
+        if entries:
+            reason = entries[-1].broken_guard() or "an attribute of a Module or Optimizer changed"
+            debug.counts["retraces"] += 1
+            debug.log(1, f"trace of {self.__name__}: traced again, since {reason}")
+        try:
+            made = self._trace(args, kwargs)
+        except NumberRead as read:
+            self._static.add(read.position)
+            return self(*args, **kwargs)
+        entry = self._known(entries, made)
+        if len(entries) > RETRACES:
+            self._untraced = f"{RETRACES} different graphs for one kind of arguments"
+            debug.once(f"trace of {self.__name__}: it runs untraced from here on, after {self._untraced}")
+            self._entries.clear()
+        self.last_arguments = (args, kwargs)
+        return self._result(entry, entry.inputs(self._nodes(key, args, kwargs)), args, kwargs)
+
+    def _nodes(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> list[Node]:
+        if not kwargs and all(isinstance(a, Tensor) for a in args):
+            return [a._node for a in args]
+        return self._key(args, kwargs)[1]
+
+    @staticmethod
+    def _known(entries: list[Traced], made: Traced) -> Traced:
+        """Return the earlier run that equals a new one, with its guards renewed; else the new one."""
+        for entry in entries:
+            same = entry.graph == made.graph and entry.form == made.form and len(entry.captured) == len(made.captured)
+            same = same and all(a[0] is b[0] and a[1] == b[1] for a, b in zip(entry.captured, made.captured) if a[1] != "node")
+            same = same and all(k != "node" for _, k in made.captured)
+            same = same and [(id(h), k, o) for h, k, o in entry.effects] == [(id(h), k, o) for h, k, o in made.effects]
+            if same and [r for r in entry.results if not r[0]] == [r for r in made.results if not r[0]]:
+                entry.guards, entry.epoch, entry.no_grad = made.guards, made.epoch, made.no_grad
+                entries.remove(entry)
+                entries.append(entry)
+                return entry
+        entries.append(made)
+        return made
+
+    def _trace(self, args: tuple, kwargs: dict[str, Any]) -> Traced:
+        """Run the Python function once, recording."""
+        leaves, form = flatten((args, kwargs))
+        device = next((x.device for x in leaves if isinstance(x, Tensor)), None) or default_device()
+        owner = Capture(f"trace of {self.__name__}", device, inlines=False, traces=True)
+        arguments: list[Node] = []
+        stand_ins = [self._stand_in(x, i, device, arguments) for i, x in enumerate(leaves)]
+        watcher = Watcher()
+        debug.counts["traces"] += 1
+        with changed(recording=owner.recording):
+            for node in arguments:
+                owner.recording.enlist(node)
+            new_args, new_kwargs = unflatten(form, stand_ins)
+            grads_after: list[tuple[Any, Any]] = []
+            try:
+                with watcher.watching(self.function):
+                    returned = self.function(*new_args, **new_kwargs)
+            finally:
+                effects = owner.restore()
+                for handle, before in owner.grads.values():
+                    grads_after.append((handle, getattr(handle, "_grad", None)))
+                    handle._grad = before
+            return self._traced(owner, arguments, returned, effects, grads_after, watcher)
+
+    def _stand_in(self, leaf: Any, position: int, device: Any, arguments: list[Node]) -> Any:
+        """Return what the function is given for one leaf of its arguments."""
+        if isinstance(leaf, (Tensor, np.ndarray)):
+            type_ = leaf._node.type if isinstance(leaf, Tensor) else upload(as_array(leaf)).type
+            arguments.append(make_leaf(type_, device))
+            return type(leaf).from_node(arguments[-1]) if isinstance(leaf, Tensor) else Tensor.from_node(arguments[-1])
+        if type(leaf) in (int, float) and position not in self._static:
+            dtype = np.float32 if isinstance(leaf, float) else np.int32
+            arguments.append(make_leaf(upload(np.array(leaf, dtype)).type, device))
+            return TracedNumber(arguments[-1], type(leaf), position)
+        return leaf
+
+    def _traced(
+        self,
+        owner: Capture,
+        arguments: list[Node],
+        returned: Any,
+        effects: list[tuple[Any, Node]],
+        grads: list[tuple[Any, Any]],
+        watcher: Watcher,
+    ) -> Traced:
+        recording = owner.recording
+        result_leaves, form = flatten(returned)
+        outputs: list[Node] = []
+
+        def output(node: Node) -> int:
+            recording.enlist(node)
+            outputs.append(node)
+            return len(outputs) - 1
+
+        results: list[tuple[bool, Any]] = []
+        for leaf in result_leaves:
+            if isinstance(leaf, TracedNumber):
+                leaf = leaf.tensor()
+            results.append((True, output(leaf._node)) if isinstance(leaf, Tensor) else (False, leaf))
+        made: list[tuple[Any, str, int | None]] = [(h, "value", output(n)) for h, n in effects]
+        for handle, grad in grads:
+            made.append((handle, "grad", None if grad is None else output(grad._node)))
+        handles = dict(recording.handles or ())
+        grad_of = {id(g): h for h, g in owner.grads_read.values() if g is not None}
+        captured: list[tuple[Any, str]] = []
+        leaves = [n for n in recording.leaves if n not in arguments]
+        for leaf in leaves:
+            handle = handles.get(recording.index[leaf])
+            if handle is None or leaf in owner.made:
+                captured.append((leaf, "node"))
+            elif id(handle) in grad_of:
+                captured.append((grad_of[id(handle)], "grad"))
+            else:
+                captured.append((handle, "value"))
+        guards, written = watcher.guards()
+        if written:
+            debug.once(
+                f"trace of {self.__name__}: it writes {', '.join(sorted(written))}, variables from outside; "
+                "that happens only while it is traced"
+            )
+        no_grad = [h for h, g in owner.grads_read.values() if g is None]
+        graph = recording.graph(outputs, arguments + leaves)
+        return Traced(graph, len(arguments), captured, made, form, results, guards, no_grad)
+
+    def _checked(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run the Python function too, on the same values, and compare."""
+        before = [(h, k, h._node if k == "value" else getattr(h, "_grad", None)) for h, k, _ in entry.effects]
+        for handle, kind, _ in entry.effects:
+            if kind == "value":
+                evaluate((handle._node,))
+        wanted, _ = flatten(self.function(*args, **kwargs))
+        wanted = [np.array(w.numpy()) if isinstance(w, Tensor) else w for w in wanted]
+        for handle, kind, value in before:
+            if kind == "value":
+                handle._node = value
+            else:
+                handle._grad = value
+        result = entry.run(entry.inputs(inputs[: entry.arguments]), self.memory or current_strategy())
+        for i, (made, right) in enumerate(zip(flatten(result)[0], wanted)):
+            if isinstance(made, Tensor) and not np.array_equal(made.numpy(), right, equal_nan=made.dtype.is_float):
+                raise InternalError(f"trace of {self.__name__}: result {i} differs from that of the Python function")
+        return result
+
+    def _profiled(self, entry: Traced, inputs: list[Node], strategy: str) -> Any:
+        from .execute import WATCHERS
+
+        self._profile: list[dict[str, Any]] = []
+
+        def watch(plan: Any, number: int, start: int, end: int) -> None:
+            node = plan.steps[number].slot.node
+            self._profile.append({"step": number, "op": node.sig.op.name, "ns": end - start, "place": node.place})
+
+        WATCHERS.append(watch)
+        try:
+            return entry.run(inputs, strategy)
+        finally:
+            WATCHERS.remove(watch)
+
+    def get_profile(self) -> list[dict[str, Any]]:
+        """Return the steps of the last run with ``profiling=True``: op, nanoseconds, the user's line."""
+        return list(getattr(self, "_profile", []))

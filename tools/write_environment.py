@@ -1,0 +1,26 @@
+"""Write docs/environment.md from the table in mge/debug.py.
+
+In: ``mge.debug.VARIABLES``. Out: the page. A test compares the two.
+"""
+
+from pathlib import Path
+
+from mge.debug import environment_table
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "environment.md"
+
+HEAD = """# Environment variables
+
+Written by `python tools/write_environment.py` from the table in `mge/debug.py`; change it there.
+Each is also a setting of `with mge.debug(...)`: the name without `MGE_`, in lower case.
+
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    return HEAD + environment_table()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
