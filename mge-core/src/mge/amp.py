@@ -52,13 +52,17 @@ class _Cast:
         target = self.low if op.autocast == "low" else self.high
         new_nodes, new_inputs = list(nodes), list(inputs)
         for i, node in enumerate(nodes):
-            if isinstance(node, Node) and node.type.dtype is not target and node.type.dtype.name in _NARROW:
+            if (
+                isinstance(node, Node)
+                and node.type.dtype is not target
+                and node.type.dtype.name in _NARROW
+            ):
                 new_inputs[i] = OPS["cast"](inputs[i], dtype=target)
                 new_nodes[i] = new_inputs[i]._node
         return new_nodes, tuple(new_inputs)
 
 
-class autocast(ContextDecorator):  # noqa: N801
+class autocast(ContextDecorator):
     """Run ops in low precision where that is safe, and in high precision where it is needed.
 
     Matrix products and convolutions get their float inputs in the low precision; losses, norms, exponentials and
@@ -91,14 +95,19 @@ class autocast(ContextDecorator):  # noqa: N801
     """
 
     def __init__(
-        self, enabled: bool = True, low_prec_dtype: str = "float16", high_prec_dtype: str = "float32"
+        self,
+        enabled: bool = True,
+        low_prec_dtype: str = "float16",
+        high_prec_dtype: str = "float32",
     ) -> None:
         self.enabled = enabled
         self.low_prec_dtype, self.high_prec_dtype = low_prec_dtype, high_prec_dtype
         dtypes = as_dtype(low_prec_dtype), as_dtype(high_prec_dtype)
         for dtype in dtypes:
             if dtype.name not in _NARROW:
-                raise DTypeError(f"autocast: {dtype} was given; it must be one of {', '.join(_NARROW)}")
+                raise DTypeError(
+                    f"autocast: {dtype} was given; it must be one of {', '.join(_NARROW)}"
+                )
         self._cast = _Cast(*dtypes) if enabled else None
         self._outer: list[Callable | None] = []
 
@@ -157,7 +166,12 @@ class GradScaler:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        if init_scale <= 0 or growth_factor < 0 or not 0 < backoff_factor <= 1 or growth_interval < 0:
+        if (
+            init_scale <= 0
+            or growth_factor < 0
+            or not 0 < backoff_factor <= 1
+            or growth_interval < 0
+        ):
             raise ArgumentError(
                 f"GradScaler: init_scale is {init_scale}, growth_factor {growth_factor}, backoff_factor "
                 f"{backoff_factor} and growth_interval {growth_interval}; the scale must be positive, the backoff in "
@@ -200,7 +214,9 @@ class GradScaler:
             Whether to ``update`` after unscaling; it does nothing without ``unscale_grad``.
         """
         ys = [] if y is None else list(y) if isinstance(y, (list, tuple)) else [y]
-        dys: list[Any] = [None] * len(ys) if dy is None else list(dy) if isinstance(dy, (list, tuple)) else [dy]
+        dys: list[Any] = (
+            [None] * len(ys) if dy is None else list(dy) if isinstance(dy, (list, tuple)) else [dy]
+        )
         scaled = []
         for each, given in zip(ys, dys, strict=True):
             scale = _like(self._scale, each)

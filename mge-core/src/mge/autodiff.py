@@ -14,7 +14,7 @@ from . import graph
 from .capture import capture
 from .errors import ArgumentError, DTypeError, TraceError, user_place
 from .grad import ACTIVE, Tape, gradient_nodes, gradients
-from .graph import LOCAL, MODE, Mode, Node
+from .graph import MODE, Mode, Node
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor
@@ -108,13 +108,7 @@ class GradManager:
                 del self._attached[key]
             else:
                 self._snapshot[key] = tensor._node
-        tape.watched.update(self._snapshot.values())
-        recording = MODE.get().recording or LOCAL.recording
-        if recording.tokens:
-            tape.earlier.update(recording.index)
-        for other in ACTIVE:
-            tape.earlier.update(other.kept)
-        ACTIVE.append(tape)
+        tape.begin(self._snapshot.values())
         mode = MODE.get()
         MODE.set(Mode(mode.recording, mode.eager, mode.cast, (*mode.managers, self), mode.memory, mode.device))
 

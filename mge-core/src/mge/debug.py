@@ -38,6 +38,7 @@ VARIABLES: dict[str, Variable] = {
     "MGE_DETERMINISTIC": Variable(
         bool, False, "1: only algorithms and passes that give the same bits in every mode; one BLAS thread"
     ),
+    "MGE_TUNE": Variable(bool, False, "1: time algorithms when a plan is made, and keep the choice"),
     "MGE_MEMORY": Variable(str, "static", "memory strategy by name: `static`, `naive`, or a plugin's"),
     "MGE_MEMORY_LIMIT": Variable(str, "", "bytes that plans of one device may use, as `2GB`; empty: no limit"),
     "MGE_FALLBACK": Variable(str, "allow", "`allow`, `warn` or `error`: what happens to ops that a device refuses"),
@@ -103,15 +104,25 @@ class Debug:
         **settings
             Names of ``VARIABLES`` without ``MGE_``, in lower case.
         """
-        unknown = settings.keys() - self._values.keys()
-        if unknown:
-            raise ArgumentError(f"debug: unknown settings {sorted(unknown)}; known: {', '.join(self._values)}")
-        before = dict(self._values)
-        self._values.update(settings)
+        before = self._values
+        self.set(**settings)
         try:
             yield self
         finally:
             self._values = before
+
+    def set(self, **settings: object) -> None:
+        """Change settings for the rest of the process.
+
+        Parameters
+        ----------
+        **settings
+            Names of ``VARIABLES`` without ``MGE_``, in lower case.
+        """
+        unknown = settings.keys() - self._values.keys()
+        if unknown:
+            raise ArgumentError(f"debug: unknown settings {sorted(unknown)}; known: {', '.join(self._values)}")
+        self._values = self._values | settings
 
     def stats(self) -> dict[str, int]:
         """Return counters since the start or ``reset``: plans compiled and run, first-sight runs, re-traces."""

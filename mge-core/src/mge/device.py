@@ -73,14 +73,14 @@ class Pool:
 
     Attributes
     ----------
-    in_use_bytes, cached_bytes, peak_bytes : int
+    in_use_bytes, cached_bytes, peak_bytes, peak_reserved_bytes : int, bytes
     """
 
     cache_limit_bytes = 1 << 30
 
     def __init__(self) -> None:
         self.free: dict[int, list[Any]] = {}
-        self.in_use_bytes = self.cached_bytes = self.peak_bytes = 0
+        self.in_use_bytes = self.cached_bytes = self.peak_bytes = self.peak_reserved_bytes = 0
         self.live_blocks = 0
 
     @staticmethod
@@ -106,6 +106,7 @@ class Pool:
         self.live_blocks += 1
         if self.in_use_bytes > self.peak_bytes:
             self.peak_bytes = self.in_use_bytes
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.in_use_bytes + self.cached_bytes)
         return block
 
     def give(self, block: Any) -> None:
@@ -169,6 +170,8 @@ class Device:
     name : str
         ``"ref:0"``.
     pool : Pool
+    arena : ndarray or None
+        Bytes that the plans of this device share, each while it runs.
     lock : RLock
         Held while a plan runs: runs on one device are serialised.
     """
@@ -179,6 +182,7 @@ class Device:
         self.name = f"{backend.name}:{index}"
         self.pool = Pool()
         self.lock = threading.RLock()
+        self.arena: Any = None  # bytes that the plans of this device share while they run
 
     def __repr__(self) -> str:
         return self.name
@@ -266,6 +270,62 @@ def set_default_device(device: object) -> None:
     _default[:] = [as_device(device)]
 
 
+def get_default_device() -> str:
+    """Return the name of the default device, as ``"ref:0"``."""
+    return default_device().name
+
+
+def get_device_count(device_type: str) -> int:
+    """Return how many devices of a type there are; 0 for a type that no installed plugin offers.
+
+    Parameters
+    ----------
+    device_type : str
+        ``"ref"``, ``"cuda"``, ...
+    """
+    backend = BACKENDS.get(device_type)
+    return backend.device_count() if backend is not None and backend.probe() is None else 0
+
+
+def is_cuda_available() -> bool:
+    """Return whether a plugin offers a CUDA device that works here."""
+    return get_device_count("cuda") > 0
+
+
+def get_allocated_memory(device: object = None) -> int:
+    """Return the bytes of live buffers on a device, by default the default one."""
+    return _chosen(device).pool.in_use_bytes
+
+
+def get_reserved_memory(device: object = None) -> int:
+    """Return the bytes that a device's pool and arena hold: live buffers, cached blocks and the arena."""
+    chosen = _chosen(device)
+    arena = chosen.arena.nbytes if chosen.arena is not None else 0
+    return chosen.pool.in_use_bytes + chosen.pool.cached_bytes + arena
+
+
+def get_max_allocated_memory(device: object = None) -> int:
+    """Return the largest value of ``get_allocated_memory`` since the last reset."""
+    return _chosen(device).pool.peak_bytes
+
+
+def get_max_reserved_memory(device: object = None) -> int:
+    """Return the largest value of ``get_reserved_memory`` since the last reset."""
+    chosen = _chosen(device)
+    return max(get_reserved_memory(chosen), chosen.pool.peak_reserved_bytes)
+
+
+def reset_max_memory_stats(device: object = None) -> None:
+    """Start the maxima of memory use again from what is in use now."""
+    pool = _chosen(device).pool
+    pool.peak_bytes = pool.in_use_bytes
+    pool.peak_reserved_bytes = pool.in_use_bytes + pool.cached_bytes
+
+
+def _chosen(device: object) -> Device:
+    return default_device() if device is None else as_device(device)
+
+
 def memory_limit() -> int | None:
     """Return ``MGE_MEMORY_LIMIT`` in bytes, or None."""
     return parse_bytes(debug.memory_limit) if debug.memory_limit else None
@@ -291,3 +351,4 @@ def parse_bytes(text: str | int) -> int:
 
 
 op_module.default_device = default_device
+op_module.as_device = as_device

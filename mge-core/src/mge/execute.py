@@ -16,6 +16,7 @@ from .debug import debug
 from .device import ALIGNMENT, Buffer, aligned_bytes
 from .errors import InternalError, MgeError
 from .plan import Plan
+from .types import Type
 
 # Told about each step: (plan, step number, start ns, end ns). The profiler adds itself here.
 WATCHERS: list[Callable[[Plan, int, int, int], None]] = []
@@ -36,15 +37,15 @@ class _Bound:
     ----------
     calls : list of (kernel, inputs, outputs, None)
         The lists are shared with ``slots``, which put this run's arrays into them.
-    slots : list, for each storage that changes from run to run
-        Where its array goes: (list, position, shape or None) each.
+    inputs, results : list of (input or storage, places)
+        Storages that change from run to run. Their arrays go to ``places``: by type, (list, position) each.
     """
 
     def __init__(self, plan: Plan, arena: np.ndarray) -> None:
         self.arena = arena
         self.calls: list[tuple] = []
-        dynamic = {i: [] for i, s in enumerate(plan.storages) if s.kind in ("input", "result")}
-        self.slots: dict[int, list[tuple[list, int, Any]]] = dynamic
+        dynamic: dict[int, dict[Type, list[tuple[list, int]]]]
+        dynamic = {i: {} for i, s in enumerate(plan.storages) if s.kind in ("input", "result")}
         arrays = [self._array(plan, v, arena) for v in range(len(plan.values))]
         for step in plan.steps:
             lists = []
@@ -53,11 +54,11 @@ class _Bound:
                 for position, v in enumerate(ids):
                     value = plan.values[v]
                     if value.storage in dynamic:
-                        dynamic[value.storage].append((made, position, value.type))
+                        dynamic[value.storage].setdefault(value.type, []).append((made, position))
                 lists.append(made)
             self.calls.append((step.kernel, *lists, None))
-        self.inputs = [(s.source, self.slots[i]) for i, s in enumerate(plan.storages) if s.kind == "input"]
-        self.results = [(i, self.slots[i]) for i, s in enumerate(plan.storages) if s.kind == "result"]
+        self.inputs = [(s.source, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "input"]
+        self.results = [(i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"]
 
     @staticmethod
     def _array(plan: Plan, v: int, arena: np.ndarray) -> Any:
@@ -68,14 +69,14 @@ class _Bound:
             return storage.source.view(type_.dtype.dtype).reshape(type_.shape)
         if storage.kind == "arena":
             offset = plan.memory.offsets[plan.arena[index]]
-            return arena[offset : offset + type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+            return _typed(arena[offset:], type_)
         return None
 
 
 def _arena(plan: Plan) -> np.ndarray:
     """Return the device's arena, at least as large as the plan needs; plans of one device share it."""
     device = plan.device
-    arena = getattr(device, "arena", None)
+    arena = device.arena
     if arena is None or arena.nbytes < plan.memory.arena_bytes:
         arena = device.arena = aligned_bytes(max(plan.memory.arena_bytes, ALIGNMENT))
     return arena
@@ -106,43 +107,42 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         bound = plan.bound
         if bound is None or bound.arena is not arena:
             bound = plan.bound = _Bound(plan, arena)
-        for source, uses in bound.inputs:
-            if uses:
-                _put(uses, buffers[source].array)
+        for source, places in bound.inputs:
+            if places:
+                array = buffers[source].array
+                for type_, uses in places:
+                    typed = array if array.shape == type_.shape else array.reshape(type_.shape)
+                    for made, position in uses:
+                        made[position] = typed
         pool = device.pool
         results: dict[int, Buffer] = {}
-        for index, uses in bound.results:
+        for index, places in bound.results:
             block = pool.take(plan.storages[index].nbytes)
             results[index] = Buffer(block, block, pool)
-            for made, position, type_ in uses:
-                made[position] = block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+            for type_, uses in places:
+                typed = _typed(block, type_)
+                for made, position in uses:
+                    made[position] = typed
         try:
-            if WATCHERS or debug.debug >= 2 or debug.check >= 2:
-                _run_watched(plan, bound)
-            else:
-                for kernel, inputs, outputs, stream in bound.calls:
-                    kernel(inputs, outputs, stream)
+            with np.errstate(all="ignore"):
+                if WATCHERS or debug.debug >= 2 or debug.check >= 2:
+                    _run_watched(plan, bound)
+                else:
+                    for kernel, inputs, outputs, stream in bound.calls:
+                        kernel(inputs, outputs, stream)
         except BaseException as error:
             number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0) if bound.calls else 0
             if isinstance(error, MgeError):
                 error.add_place(plan.steps[number].slot.node.place)
             raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
-        finally:
-            for _, uses in bound.inputs:
-                for made, position, _ in uses:
-                    made[position] = None
-            for _, uses in bound.results:
-                for made, position, _ in uses:
-                    made[position] = None
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
     return [_output(plan, v, buffers, results) for v in plan.outputs]
 
 
-def _put(uses: list[tuple[list, int, Any]], array: np.ndarray) -> None:
-    """Put an input's array where steps read it, in the shape that each wants."""
-    for made, position, type_ in uses:
-        made[position] = array if array.shape == type_.shape else array.reshape(type_.shape)
+def _typed(block: np.ndarray, type_: Type) -> np.ndarray:
+    """Return the first bytes of a block as an array of a type."""
+    return block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
 
 
 def _output(plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffer]) -> Any:
@@ -151,7 +151,7 @@ def _output(plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffe
     storage = plan.storages[index]
     if storage.kind == "result":
         owner = results[index]
-        whole = owner.block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
+        whole = _typed(owner.block, type_)
         if owner.array is owner.block:  # the first output of this storage takes it
             owner.array = whole
             return owner

@@ -1,17 +1,18 @@
 """``mge.functional``: every public op and function on tensors.
 
-In: the files of ``ops``. Out: their names, read from the registry; nothing is listed here.
+In: the files of ``ops``, and ``control``. Out: their names, read from the registry; nothing is listed here.
 After ``trace``; before ``module``.
 """
 
 from __future__ import annotations
 
+from . import control
 from .op import Op
 from .ops import MODULES
 
 __all__: list[str] = []
 
-for _module in MODULES:
+for _module in (*MODULES, control):
     _private = getattr(_module, "PRIVATE", ())
     _functions = getattr(_module, "FUNCTIONS", ())
     for _name, _value in vars(_module).items():

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from .capture import Capture, inline, lowered
 from .debug import debug
 from .errors import DTypeError, InternalError, ShapeError, UnsupportedError, user_place
-from .graph import GET, Graph, Node, Signature, changed, get_signature, make_leaf
+from .graph import GET, LOCAL, MODE, Graph, Node, Recording, Signature, changed, get_signature, make_leaf
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor
@@ -34,19 +33,33 @@ class Tape:
         Computed nodes whose inputs are kept because a gradient may need them.
     outputs : dict of (node, output) to Node
         The computed ``get`` nodes among them, by what they read.
-    earlier : WeakSet of Node
-        What was recorded, and not computed, before the manager became active: constant for it.
+    earlier : list of (Recording, int)
+        Recordings, up to a position, from before the manager became active: constant for it.
+    before : set of Node
+        What other active tapes kept at that time: constant too.
     """
 
     def __init__(self) -> None:
         self.watched: set[Node] = set()
         self.kept: set[Node] = set()
         self.outputs: dict[tuple[Node, int], Node] = {}
-        self.earlier: WeakSet[Node] = WeakSet()
+        self.earlier: list[tuple[Recording, int]] = []
+        self.before: set[Node] = set()
 
     def __contains__(self, node: object) -> bool:
         """Whether what led to a node is constant for this tape."""
-        return node in self.watched or node in self.earlier
+        if node in self.watched or node in self.before:
+            return True
+        return any([r.index.get(node, count) < count for r, count in self.earlier])  # type: ignore[call-overload]
+
+    def begin(self, watched: Iterable[Node]) -> None:
+        """Become active: watch these nodes; what has been recorded so far is constant."""
+        self.watched.update(watched)
+        recordings = [MODE.get().recording or LOCAL.recording, LOCAL.requested]
+        self.earlier = [(r, len(r.tokens)) for r in recordings if r is not None and r.tokens]
+        for other in ACTIVE:
+            self.before |= other.kept
+        ACTIVE.append(self)
 
     def keep(self, node: Node) -> None:
         """Keep the history of a node that has just been computed."""
@@ -60,6 +73,7 @@ class Tape:
         self.watched.clear()
         self.outputs.clear()
         self.earlier.clear()
+        self.before.clear()
         others = [tape for tape in ACTIVE if tape is not self]
         for node in kept:
             if node.buffer is not None and not any(node in tape.kept for tape in others):

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from .debug import debug
 from .errors import InternalError, line_of
 from .types import Type
 
@@ -380,7 +381,7 @@ class Mode:
         self.plain = not eager and cast is None
 
 
-MODE: ContextVar[Mode] = ContextVar("mge_mode", default=Mode())
+MODE: ContextVar[Mode] = ContextVar("mge_mode", default=Mode(eager=debug.eager))
 
 
 @contextmanager
@@ -393,6 +394,19 @@ def changed(**fields: Any):
         yield
     finally:
         MODE.reset(token)
+
+
+@contextmanager
+def eager(enabled: bool = True):
+    """Compute each call at once inside the block, for debugging.
+
+    Parameters
+    ----------
+    enabled : bool
+        False records as usual inside an eager block.
+    """
+    with changed(eager=enabled):
+        yield
 
 
 class _Local(threading.local):

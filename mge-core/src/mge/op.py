@@ -279,7 +279,7 @@ def op(
 def _promoted_types(op: Op, types: Sequence[Any]) -> tuple[Type, ...]:
     """Return the types that the op's inputs take: numbers become 0-d Types, and promoted inputs share a dtype."""
     chosen = range(len(types)) if op.promoted is None else op.promoted
-    if op.promotes is None:
+    if op.promotes is None or not types:
         if all(isinstance(t, Type) for t in types):
             return tuple(types)
         strong = [t.dtype for t in types if isinstance(t, Type)]
@@ -402,6 +402,11 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
         sig = op.signature(types, op.normal_attrs(attrs), device)
         if len(inputs) == len(args) and inputs and isinstance(nodes[0], Node) and mode.cast is None:
             _remember(op, sig, types, raw_attrs)
+        for i, node in enumerate(nodes):  # casts first: an eager one leaves a new recording behind
+            if isinstance(node, Node) and node.type is not sig.input_types[i]:
+                made = record(OPS["cast"], (inputs[i],), (("dtype", sig.input_types[i].dtype),))
+                inputs, nodes[i] = (*inputs[:i], made, *inputs[i + 1 :]), made._node
+        recording = mode.recording or LOCAL.recording
         token: list[Any] = [sig]
         for i, node in enumerate(nodes):
             if hasattr(node, "weak_node"):
@@ -410,9 +415,6 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
             elif not isinstance(node, Node):
                 nodes[i] = _number_node(node, sig.input_types[i], device, recording)
                 token.append(recording.enlist(nodes[i]))
-            elif node.type is not sig.input_types[i]:
-                nodes[i] = record(OPS["cast"], (inputs[i],), (("dtype", sig.input_types[i].dtype),))._node
-                token.append(recording.index[nodes[i]])
             else:
                 token.append(recording.enlist(node, inputs[i]))
     except MgeError as error:
@@ -515,6 +517,10 @@ HARD_CAP = 20_000  # nodes in one pending graph; run.py cuts there
 
 def over_cap(recording: Recording) -> None:
     """Cut a pending graph that has grown over the hard cap. Set by run.py."""
+
+
+def as_device(name: Any) -> Any:
+    """Return the device of a name. Set by device.py."""
 
 
 def default_device() -> Any:

@@ -52,9 +52,9 @@ def _writing(function: Any, attrs: dict[str, Any], sig: Signature) -> Kernel:
     if attrs:
         return lambda inputs, outputs, stream: function(*inputs, out=outputs[0], **attrs)
     if len(sig.input_types) == 1:
-        return lambda inputs, outputs, stream: function(inputs[0], outputs[0])
+        return lambda inputs, outputs, stream: function(inputs[0], out=outputs[0])
     if len(sig.input_types) == 2:
-        return lambda inputs, outputs, stream: function(inputs[0], inputs[1], outputs[0])
+        return lambda inputs, outputs, stream: function(inputs[0], inputs[1], out=outputs[0])
     return lambda inputs, outputs, stream: function(*inputs, out=outputs[0])
 
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+
 from . import graph as graph_module
 from . import op as op_module
 from .cache import PLANS, Key
@@ -105,12 +107,16 @@ def over_cap(recording: Recording) -> None:
         first.tokens.append(recording.tokens[len(first.tokens)])
     first.rebinds = recording.rebinds
     LOCAL.recording = rest
-    recording.index.clear()
     pending = nodes[cut:]
     del nodes
     flush(first)
     for node in pending:
         rest.enlist(node)
+
+
+def is_donatable(buffer: Any) -> bool:
+    """Whether a buffer is memory of the pool that only its node sees (and the caller's argument)."""
+    return buffer.__class__ is Buffer and buffer.pool is not None and getrefcount(buffer) <= _UNSHARED + 1
 
 
 def _held(recording: Recording, nodes: list[Node]) -> tuple[list[int], list[int]]:
@@ -270,7 +276,7 @@ def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
     """Run one node at once: a buffer, a tuple of buffers, or a Failure."""
     outputs = [sig.device.pool.array(t) for t in sig.types]
     try:
-        with sig.device.lock:
+        with sig.device.lock, np.errstate(all="ignore"):
             sig.device.kernel(sig)([b.array for b in inputs], [b.array for b in outputs], None)
     except Exception as error:
         return Failure(located(error, node))

@@ -17,7 +17,7 @@ import numpy as np
 from . import graph, ops
 from . import op as op_module
 from .dtype import DTYPES, DType, as_dtype, float32, int32
-from .errors import ArgumentError, DTypeError, TraceError, user_place
+from .errors import ArgumentError, DTypeError, ShapeError, user_place
 from .graph import LOCAL, MODE, Node, leaf_signature
 from .op import OPS, record, record_pair
 from .types import Shape
@@ -250,8 +250,6 @@ class Tensor:
         ShapeError
             The shapes differ.
         """
-        from .errors import ShapeError
-
         new = value if isinstance(value, Tensor) else Tensor(np.asarray(value).astype(self.dtype.dtype), device=self.device)
         if new.shape != self.shape:
             raise ShapeError(f"set_value: the tensor has shape {self.shape}; the new value has {new.shape}").add_place(
@@ -385,9 +383,7 @@ def upload(array: np.ndarray, device: Any = None) -> Node:
 
 
 def _as_device(device: Any) -> Any:
-    from .device import as_device
-
-    return as_device(device)
+    return op_module.as_device(device)
 
 
 def _export(buffer: Any) -> np.ndarray:

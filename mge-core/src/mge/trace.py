@@ -24,7 +24,7 @@ from .graph import EPOCH, MODE, Graph, Node, changed, leaf_signature, make_leaf
 from .guard import Guard, Watcher, is_plain
 from .memory import current_strategy, find_strategy
 from .op import OPS, default_device, record_nodes
-from .run import evaluate
+from .run import evaluate, is_donatable
 from .tensor import Tensor, as_array, upload
 from .tree import Form, flatten, unflatten
 
@@ -133,7 +133,7 @@ class Traced:
             [
                 i
                 for i in self.replaceable
-                if getrefcount(nodes[i]) <= _ONE_HANDLE and getrefcount(nodes[i].buffer) <= _UNSHARED
+                if getrefcount(nodes[i]) <= _ONE_HANDLE and is_donatable(nodes[i].buffer)
             ]
         )
 
@@ -162,15 +162,6 @@ class Traced:
             return Tensor.from_node(outputs[self.results[0][1]])
         leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
         return unflatten(self.form, leaves)
-
-
-def _unshared() -> int:
-    from .run import _UNSHARED as count
-
-    return count
-
-
-_UNSHARED = _unshared()
 
 
 class trace:  # noqa: N801  MegEngine's name

@@ -143,7 +143,7 @@ def test_a_changed_input_is_found(plant, rng):
         test_generated.test_guard_bytes(NAME, 0, rng)
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.00001, -2.0, 0.0])
+@pytest.mark.parametrize("factor", [1.0, 2.01, -2.0, 0.0])
 def test_a_wrong_gradient_is_found(plant, rng, factor):
     plant(gradient=lambda dy, y, x, *, axis: (dy * x * factor,))
     with pytest.raises(AssertionError, match=r"planted, input 0.*central differences give"):

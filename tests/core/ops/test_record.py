@@ -9,8 +9,9 @@ import mge
 from mge.dtype import as_dtype
 from mge.errors import InternalError, MgeError
 from mge.graph import LOCAL, Graph, Recording, print_graph
+from mge.jit import trace
 from mge.op import OPS
-parse_graph = None
+from mge.parse import parse_graph
 from tests.core.ops.cases import (
     CASES,
     NAMES,
@@ -101,7 +102,7 @@ def test_dump_and_load(name, index, rng, tmp_path):
     if not inputs or any(map(callable, variant.attrs.values())):
         return
 
-    @mge.jit.trace(capture_as_const=True)
+    @trace(capture_as_const=True)
     def function(*given):
         return call(variant, given)
 

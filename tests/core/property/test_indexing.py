@@ -22,7 +22,9 @@ def cases(draw, arrays=True):
     shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
     common = draw(st.sampled_from([(), (1,), (2,), (3,), (2, 2), (0,)]))
     entries, axis = [], 0
-    kinds = ["int", "slice", "slice", "new"] + (["array", "array", "mask", "bool"] if arrays else [])
+    kinds = ["int", "slice", "slice", "new"] + (
+        ["array", "array", "mask", "bool"] if arrays else []
+    )
     had_dots = False
     masks = None  # the number of true elements that masks share
     while len(entries) < 6:
@@ -55,7 +57,9 @@ def cases(draw, arrays=True):
             mine = tuple(draw(st.sampled_from([1, m])) for m in mine)
             if n or 0 in mine:
                 size = int(np.prod(mine))
-                values = draw(st.lists(st.integers(-n, max(n - 1, 0)), min_size=size, max_size=size))
+                values = draw(
+                    st.lists(st.integers(-n, max(n - 1, 0)), min_size=size, max_size=size)
+                )
                 entries.append(np.array(values, np.int64).reshape(mine))
                 axis += 1
         elif kind == "mask":
@@ -141,7 +145,9 @@ def test_writing_is_numpys(case, form, data):
         return
     x = mge.tensor(array)
     before = x[...]
-    x[formed(index, form)] = data.draw(st.sampled_from([value, mge.tensor(value)])) if value.ndim else float(value)
+    x[formed(index, form)] = (
+        data.draw(st.sampled_from([value, mge.tensor(value)])) if value.ndim else float(value)
+    )
     assert x.shape == wanted.shape
     assert np.array_equal(x.numpy(), wanted)
     assert np.array_equal(before.numpy(), array), "another tensor changed"
@@ -249,12 +255,24 @@ def test_an_assignment_makes_a_new_value():
 @pytest.mark.parametrize(
     ("index", "error", "text"),
     [
-        (5, IndexRangeError, r"index 5 is out of range for axis 0 of a tensor of shape \(3, 2\) \(-3 to 2\)"),
+        (
+            5,
+            IndexRangeError,
+            r"index 5 is out of range for axis 0 of a tensor of shape \(3, 2\) \(-3 to 2\)",
+        ),
         ((0, -3), IndexRangeError, "index -3 is out of range for axis 1"),
         ((0, 0, 0), IndexRangeError, r"3 indices are too many for a tensor of shape \(3, 2\)"),
-        ((slice(None), [0, 2]), IndexRangeError, "index 2 is out of range for axis 1, which has 2 elements"),
+        (
+            (slice(None), [0, 2]),
+            IndexRangeError,
+            "index 2 is out of range for axis 1, which has 2 elements",
+        ),
         ((Ellipsis, Ellipsis), IndexRangeError, "two Ellipsis"),
-        (np.ones(2, bool), IndexRangeError, r"the mask has shape \(2,\); axes 0 to 0 of the tensor have shape \(3,\)"),
+        (
+            np.ones(2, bool),
+            IndexRangeError,
+            r"the mask has shape \(2,\); axes 0 to 0 of the tensor have shape \(3,\)",
+        ),
         (1.5, DTypeError, r"an index is 1.5 of type float"),
         ("a", DTypeError, "an index is 'a' of type str"),
         (([0, 1], [0, 1, 1]), ShapeError, "do not broadcast"),
@@ -273,13 +291,18 @@ def test_errors_name_the_index(index, error, text):
 
 def test_a_value_that_does_not_fit_is_refused():
     x = mge.tensor(numbers((3, 2)))
-    with pytest.raises(ShapeError, match=r"the value has shape \(3,\); it must broadcast to the part's shape \(2,\)"):
+    with pytest.raises(
+        ShapeError,
+        match=r"the value has shape \(3,\); it must broadcast to the part's shape \(2,\)",
+    ):
         x[0] = np.zeros(3)
 
 
 def test_tensor_indices_are_checked_before_anything_is_written():
     x, bad = mge.tensor(numbers((3, 2))), mge.tensor([0, 3])
-    with pytest.raises(IndexRangeError, match="index 3 is out of range for axis 0, which has 3 elements"):
+    with pytest.raises(
+        IndexRangeError, match="index 3 is out of range for axis 0, which has 3 elements"
+    ):
         x[bad].numpy()
     y = x[...]
     y[bad] = 0

@@ -9,7 +9,7 @@ import mge
 from mge.capture import inline
 from mge.errors import MgeError
 from mge.graph import LOCAL, Recording, print_graph
-parse_graph = None
+from mge.parse import parse_graph
 from tests.core.property.programs import programs
 
 
@@ -56,10 +56,9 @@ def test_a_damaged_text_is_one_of_mges_errors(program, data):
     damaged = text[:at] + with_what + text[at + size :]
     try:
         graph = parse_graph(damaged)
-    except MgeError as error:
-        assert str(error)
-    else:
-        assert parse_graph(print_graph(graph)) == graph
+    except MgeError:
+        return
+    assert parse_graph(print_graph(graph)) == graph
 
 
 @pytest.mark.parametrize(

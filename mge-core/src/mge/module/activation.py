@@ -200,7 +200,9 @@ class PReLU(Module):
     He et al., Delving Deep into Rectifiers, ICCV 2015, arXiv:1502.01852.
     """
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, name: str | None = None) -> None:
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self.num_parameters = num_parameters
         shape = (1,) if num_parameters == 1 else (1, num_parameters, 1, 1)
@@ -226,10 +228,14 @@ class Hardtanh(Module):
     name : str, optional
     """
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None) -> None:
+    def __init__(
+        self, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
+    ) -> None:
         super().__init__(name)
         if not min_val < max_val:
-            raise ArgumentError(f"Hardtanh: min_val is {min_val} and max_val {max_val}; the range is empty")
+            raise ArgumentError(
+                f"Hardtanh: min_val is {min_val} and max_val {max_val}; the range is empty"
+            )
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, inp: Tensor) -> Tensor:

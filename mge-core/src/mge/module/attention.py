@@ -96,9 +96,13 @@ class MultiHeadAttention(Module):
                 "former"
             )
         if not 0 <= attn_dropout < 1:
-            raise ArgumentError(f"MultiHeadAttention: attn_dropout is {attn_dropout}; it must be in [0, 1)")
+            raise ArgumentError(
+                f"MultiHeadAttention: attn_dropout is {attn_dropout}; it must be in [0, 1)"
+            )
         if add_bias_kv or add_zero_attn:
-            raise ArgumentError("MultiHeadAttention: add_bias_kv and add_zero_attn are not supported")
+            raise ArgumentError(
+                "MultiHeadAttention: add_bias_kv and add_zero_attn are not supported"
+            )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.attn_dropout, self.reslink = attn_dropout, reslink
         self.out_dropout = Dropout(out_dropout)
@@ -128,14 +132,20 @@ class MultiHeadAttention(Module):
         maybe_cudnn_style_mask: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         if maybe_cudnn_style_mask:
-            raise ArgumentError("MultiHeadAttention: masks in cuDNN's form are not supported", hint="use bool masks")
+            raise ArgumentError(
+                "MultiHeadAttention: masks in cuDNN's form are not supported", hint="use bool masks"
+            )
         if not query.ndim == key.ndim == value.ndim == 3:
             raise ShapeError(
                 f"MultiHeadAttention: query, key and value have shapes {query.shape}, {key.shape} and {value.shape}; "
                 "each must be (n, t, features)"
             )
         n, queries, _ = query.shape
-        q, k, v = self._split(self.q_proj(query)), self._split(self.k_proj(key)), self._split(self.v_proj(value))
+        q, k, v = (
+            self._split(self.q_proj(query)),
+            self._split(self.k_proj(key)),
+            self._split(self.v_proj(value)),
+        )
         mask = self._mask(q, key.shape[1], attn_mask, key_padding_mask)
         drop = self.attn_dropout if self.training else 0.0
         found = None
@@ -191,4 +201,3 @@ class MultiHeadAttention(Module):
 
     def _module_info_string(self) -> str:
         return f"{self.embed_dim}, num_heads={self.num_heads}"
-

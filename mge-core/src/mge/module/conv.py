@@ -21,9 +21,13 @@ Sizes = int | tuple[int, ...]
 
 def sizes(value: Any, count: int, where: str, least: int = 0) -> tuple[int, ...]:
     """Return one int for each axis; a number stands for all of them."""
-    result = tuple(int(v) for v in value) if isinstance(value, (tuple, list)) else (int(value),) * count
+    result = (
+        tuple(int(v) for v in value) if isinstance(value, (tuple, list)) else (int(value),) * count
+    )
     if len(result) != count or any(v < least for v in result):
-        raise ArgumentError(f"{where} is {value!r}; it must be {count} integers of at least {least}, or one")
+        raise ArgumentError(
+            f"{where} is {value!r}; it must be {count} integers of at least {least}, or one"
+        )
     return result
 
 
@@ -75,7 +79,12 @@ class _Conv(Module):
             init.zeros_(self.bias)
 
     def _options(self) -> dict[str, Any]:
-        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+        return {
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "groups": self.groups,
+        }
 
     def _module_info_string(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
@@ -112,7 +121,16 @@ class _Forward(_Conv):
             )
         self.padding_mode = padding_mode
         self._set(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, conv_mode, compute_mode
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            conv_mode,
+            compute_mode,
         )
 
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -232,9 +250,20 @@ class _Transposed(_Conv):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.output_padding = sizes(output_padding, self._axes, f"{type(self).__name__}: output_padding")
+        self.output_padding = sizes(
+            output_padding, self._axes, f"{type(self).__name__}: output_padding"
+        )
         self._set(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, conv_mode, compute_mode
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            conv_mode,
+            compute_mode,
         )
 
     def forward(self, inp: Tensor) -> Tensor:

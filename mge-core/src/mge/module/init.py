@@ -180,7 +180,9 @@ def calculate_fan_in_and_fan_out(tensor: Tensor, grouped: bool | None = None) ->
         grouped = bool(getattr(tensor, "_notes", {}).get("grouped"))
     shape = tensor.shape[1:] if grouped else tensor.shape
     if len(shape) < 2:
-        raise ShapeError(f"calculate_fan_in_and_fan_out: the weight has shape {tensor.shape}; it must have 2 axes")
+        raise ShapeError(
+            f"calculate_fan_in_and_fan_out: the weight has shape {tensor.shape}; it must have 2 axes"
+        )
     kernel = math.prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel
 
@@ -204,7 +206,9 @@ def calculate_correct_fan(tensor: Tensor, mode: str) -> int:
         ``mode`` is another text.
     """
     if mode.lower() not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"calculate_correct_fan: mode is {mode!r}; it must be 'fan_in' or 'fan_out'")
+        raise ArgumentError(
+            f"calculate_correct_fan: mode is {mode!r}; it must be 'fan_in' or 'fan_out'"
+        )
     return calculate_fan_in_and_fan_out(tensor)[mode.lower() == "fan_out"]
 
 
@@ -246,7 +250,9 @@ def _msra_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     return calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode))
 
 
-def msra_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+def msra_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> None:
     """Draw a weight from ``U(-b, b)`` with ``b = gain * sqrt(3 / fan)``.
 
     Parameters
@@ -267,7 +273,9 @@ def msra_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlineari
     uniform_(tensor, -bound, bound)
 
 
-def msra_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
+def msra_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> None:
     """Draw a weight from ``N(0, s**2)`` with ``s = gain / sqrt(fan)``.
 
     Parameters

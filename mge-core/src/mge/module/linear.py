@@ -97,7 +97,11 @@ class Linear(Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.in_features, self.out_features, self.compute_mode = in_features, out_features, compute_mode
+        self.in_features, self.out_features, self.compute_mode = (
+            in_features,
+            out_features,
+            compute_mode,
+        )
         self.weight = empty_parameter((out_features, in_features))
         self.bias = empty_parameter((out_features,)) if bias else None
         self.reset_parameters()
@@ -164,7 +168,9 @@ class Embedding(Module):
                 hint="clip the weight's rows after the optimizer's step",
             )
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ArgumentError(f"Embedding: padding_idx is {padding_idx}; the table has {num_embeddings} rows")
+            raise ArgumentError(
+                f"Embedding: padding_idx is {padding_idx}; the table has {num_embeddings} rows"
+            )
         self.num_embeddings, self.embedding_dim, self.freeze = num_embeddings, embedding_dim, freeze
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         shape = (num_embeddings, embedding_dim)
@@ -172,9 +178,13 @@ class Embedding(Module):
         if initial_weight is None:
             self.reset_parameters()
         else:
-            given = initial_weight if isinstance(initial_weight, Tensor) else np.asarray(initial_weight)
+            given = (
+                initial_weight if isinstance(initial_weight, Tensor) else np.asarray(initial_weight)
+            )
             if tuple(given.shape) != shape:
-                raise ArgumentError(f"Embedding: initial_weight has shape {tuple(given.shape)}; it must be {shape}")
+                raise ArgumentError(
+                    f"Embedding: initial_weight has shape {tuple(given.shape)}; it must be {shape}"
+                )
             self.weight.set_value(given)
 
     def reset_parameters(self) -> None:

@@ -100,7 +100,9 @@ class HuberLoss(_Loss):
     name : str, optional
     """
 
-    def __init__(self, delta: float = 1.0, reduction: str = "mean", name: str | None = None) -> None:
+    def __init__(
+        self, delta: float = 1.0, reduction: str = "mean", name: str | None = None
+    ) -> None:
         super().__init__(name)
         self._keep(delta=delta, reduction=reduction)
 
@@ -137,7 +139,9 @@ class CrossEntropyLoss(_Loss):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._keep(axis=axis, with_logits=with_logits, label_smooth=label_smooth, reduction=reduction)
+        self._keep(
+            axis=axis, with_logits=with_logits, label_smooth=label_smooth, reduction=reduction
+        )
 
     def forward(self, pred: Tensor, label: Tensor) -> Tensor:
         return F.cross_entropy(pred, label, **self._options)
@@ -200,7 +204,9 @@ class KLDivLoss(_Loss):
     name : str, optional
     """
 
-    def __init__(self, reduction: str = "mean", log_target: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self, reduction: str = "mean", log_target: bool = False, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self._keep(reduction=reduction, log_target=log_target)
 
@@ -268,7 +274,9 @@ class CosineEmbeddingLoss(_Loss):
     name : str, optional
     """
 
-    def __init__(self, margin: float = 0.0, reduction: str = "mean", name: str | None = None) -> None:
+    def __init__(
+        self, margin: float = 0.0, reduction: str = "mean", name: str | None = None
+    ) -> None:
         super().__init__(name)
         self._keep(margin=margin, reduction=reduction)
 
@@ -284,12 +292,22 @@ class CTCLoss(_Loss):
     blank : int, default 0
         The class that stands for "no label".
     reduction : {"mean", "sum", "none"}
+    with_logits : bool, default False
+        Whether predictions are scores before the softmax, or probabilities.
     name : str, optional
     """
 
-    def __init__(self, blank: int = 0, reduction: str = "mean", name: str | None = None) -> None:
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        with_logits: bool = False,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name)
-        self._keep(blank=blank, reduction=reduction)
+        self._keep(blank=blank, reduction=reduction, with_logits=with_logits)
 
-    def forward(self, pred: Tensor, pred_lengths: Tensor, label: Tensor, label_lengths: Tensor) -> Tensor:
+    def forward(
+        self, pred: Tensor, pred_lengths: Tensor, label: Tensor, label_lengths: Tensor
+    ) -> Tensor:
         return F.ctc_loss(pred, pred_lengths, label, label_lengths, **self._options)

@@ -119,7 +119,9 @@ class Module:
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Return the module's outputs; subclasses write it, users call the module itself."""
-        raise UnsupportedError(f"{type(self).__name__}: the class has no forward; a module needs one")
+        raise UnsupportedError(
+            f"{type(self).__name__}: the class has no forward; a module needs one"
+        )
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         calls = _CALLS
@@ -182,7 +184,10 @@ class Module:
                         yield from leaf._walk(True, name + ".", seen)
 
     def _named(
-        self, kind: type[_T] | tuple[type[_T], ...], recursive: bool = True, prefix: str | None = None
+        self,
+        kind: type[_T] | tuple[type[_T], ...],
+        recursive: bool = True,
+        prefix: str | None = None,
     ) -> Iterator[tuple[str, _T]]:
         for name, leaf in self._walk(recursive, f"{prefix}." if prefix else "", set()):
             if isinstance(leaf, kind):
@@ -198,7 +203,9 @@ class Module:
         """Yield the parameters, each once, in the order of ``named_parameters``."""
         return (leaf for _, leaf in self.named_parameters(recursive=recursive))
 
-    def named_buffers(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def named_buffers(
+        self, prefix: str | None = None, recursive: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yield (dotted name, buffer) of the tensors that are no parameters, each once."""
         named = self._named(Tensor, recursive, prefix)
         return ((name, leaf) for name, leaf in named if not isinstance(leaf, Parameter))
@@ -207,7 +214,9 @@ class Module:
         """Yield the tensors that are no parameters, each once."""
         return (leaf for _, leaf in self.named_buffers(recursive=recursive))
 
-    def named_tensors(self, prefix: str | None = None, recursive: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def named_tensors(
+        self, prefix: str | None = None, recursive: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yield (dotted name, tensor) of parameters and buffers, each once."""
         return self._named(Tensor, recursive, prefix)
 
@@ -297,8 +306,12 @@ class Module:
                 for key, value in list(module.__dict__.items()):
                     if value is old:
                         setattr(module, key, new)
-                    elif isinstance(value, _CONTAINERS) and any(leaf is old for _, leaf in _expand("", value, set())):
-                        raise ArgumentError(f"replace_param: a parameter in the {type(value).__name__} {key!r} stays")
+                    elif isinstance(value, _CONTAINERS) and any(
+                        leaf is old for _, leaf in _expand("", value, set())
+                    ):
+                        raise ArgumentError(
+                            f"replace_param: a parameter in the {type(value).__name__} {key!r} stays"
+                        )
         return len(named)
 
     def to(self, device: Any) -> Self:
@@ -368,14 +381,24 @@ class Module:
         """
         named = dict(self.named_tensors())
         if callable(state_dict):
-            given = {name: value for name, tensor in named.items() if (value := state_dict(name, tensor)) is not None}
+            given = {
+                name: value
+                for name, tensor in named.items()
+                if (value := state_dict(name, tensor)) is not None
+            }
         else:
             given = dict(state_dict)
         unexpected = [name for name in given if name not in named and not self._is_alias(name)]
         missing = [name for name in named if name not in given]
-        faults = [fault for name, t in named.items() if name in given and (fault := _misfit(name, t, given[name]))]
+        faults = [
+            fault
+            for name, t in named.items()
+            if name in given and (fault := _misfit(name, t, given[name]))
+        ]
         if strict:
-            faults += [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
+            faults += [f"{name}: missing" for name in missing] + [
+                f"{name}: unexpected" for name in unexpected
+            ]
         if faults:
             listed = "".join(f"\n  {fault}" for fault in faults[:20])
             more = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
@@ -411,7 +434,9 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        children = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        children = [
+            f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()
+        ]
         info = self._module_info_string()
         if not children:
             return f"{type(self).__name__}({info})"
@@ -447,7 +472,9 @@ def _misfit(name: str, tensor: Tensor, value: Any) -> str | None:
     if tuple(value.shape) != tensor.shape:
         return f"{name}: shape {tuple(value.shape)} was given; it has {tensor.shape}"
     source, target = np.dtype(getattr(value.dtype, "dtype", value.dtype)), tensor.dtype.dtype
-    if not np.can_cast(source, target, "same_kind") and not (tensor.dtype.is_float and source.kind in "fViub"):
+    if not np.can_cast(source, target, "same_kind") and not (
+        tensor.dtype.is_float and source.kind in "fViub"
+    ):
         return f"{name}: dtype {source} was given; it has {tensor.dtype}"
     return None
 

@@ -21,6 +21,10 @@ def _vector(value: float, shape: tuple[int, ...]) -> Parameter:
     return Parameter(np.full(shape, value, np.float32))
 
 
+def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
 class _BatchNorm(Module):
     """What batch norms of all numbers of axes share."""
 
@@ -37,14 +41,23 @@ class _BatchNorm(Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.num_features, self.eps, self.momentum, self.affine = num_features, eps, momentum, affine
+        self.num_features, self.eps, self.momentum, self.affine = (
+            num_features,
+            eps,
+            momentum,
+            affine,
+        )
         self.track_running_stats, self.freeze = track_running_stats, freeze
         if freeze and not track_running_stats:
-            raise ArgumentError(f"{type(self).__name__}: freeze needs running statistics; track_running_stats is False")
+            raise ArgumentError(
+                f"{type(self).__name__}: freeze needs running statistics; track_running_stats is False"
+            )
         shape = (1, num_features, 1, 1)
         self.weight = _vector(1.0, shape) if affine else None
         self.bias = _vector(0.0, shape) if affine else None
-        self.running_mean = ModuleBuffer(np.zeros(shape, np.float32)) if track_running_stats else None
+        self.running_mean = (
+            ModuleBuffer(np.zeros(shape, np.float32)) if track_running_stats else None
+        )
         self.running_var = ModuleBuffer(np.ones(shape, np.float32)) if track_running_stats else None
 
     def reset_running_stats(self) -> None:
@@ -69,7 +82,9 @@ class _BatchNorm(Module):
             )
         if len(shape) != 4:
             n, c, *rest = shape
-            inp = inp.reshape(n, c, *([*rest, 1, 1][:2] if len(rest) < 3 else [rest[0], rest[1] * rest[2]]))
+            inp = inp.reshape(
+                n, c, *([*rest, 1, 1][:2] if len(rest) < 3 else [rest[0], rest[1] * rest[2]])
+            )
         weight, bias = self.weight, self.bias
         frozen = self.freeze and self.training
         if frozen and weight is not None and bias is not None:
@@ -78,14 +93,18 @@ class _BatchNorm(Module):
         found = self._normalize(inp, weight, bias, training)
         return found if len(shape) == 4 else found.reshape(*shape)
 
-    def _normalize(self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool) -> Tensor:
+    def _normalize(
+        self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool
+    ) -> Tensor:
         return F.batch_norm(
             inp, self.running_mean, self.running_var, weight, bias,
             training=training, momentum=self.momentum, eps=self.eps,
         )  # fmt: skip
 
     def _module_info_string(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}"
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}"
+        )
 
 
 class BatchNorm1d(_BatchNorm):
@@ -195,7 +214,9 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, freeze, name)
         self.group = group
 
-    def _normalize(self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool) -> Tensor:
+    def _normalize(
+        self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool
+    ) -> Tensor:
         return F.sync_batch_norm(
             inp, self.running_mean, self.running_var, weight, bias,
             training=training, momentum=self.momentum, eps=self.eps, group=self.group,
@@ -239,8 +260,7 @@ class LayerNorm(Module):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        is_number = isinstance(normalized_shape, int)
-        self.normalized_shape = (normalized_shape,) if is_number else tuple(normalized_shape)  # type: ignore
+        self.normalized_shape = _as_shape(normalized_shape)
         self.eps, self.affine = eps, affine
         self.weight = _vector(1.0, self.normalized_shape) if affine else None
         self.bias = _vector(0.0, self.normalized_shape) if affine else None
@@ -252,7 +272,9 @@ class LayerNorm(Module):
             init.zeros_(self.bias)
 
     def forward(self, inp: Tensor) -> Tensor:
-        return F.layer_norm(inp, self.normalized_shape, self.affine, self.weight, self.bias, self.eps)
+        return F.layer_norm(
+            inp, self.normalized_shape, self.affine, self.weight, self.bias, self.eps
+        )
 
     def _module_info_string(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, affine={self.affine}"
@@ -289,8 +311,7 @@ class RMSNorm(Module):
         self, normalized_shape: int | tuple[int, ...], eps: float = 1e-6, name: str | None = None
     ) -> None:
         super().__init__(name)
-        is_number = isinstance(normalized_shape, int)
-        self.normalized_shape = (normalized_shape,) if is_number else tuple(normalized_shape)  # type: ignore
+        self.normalized_shape = _as_shape(normalized_shape)
         self.eps = eps
         self.weight = _vector(1.0, self.normalized_shape)
 
@@ -299,7 +320,15 @@ class RMSNorm(Module):
         init.ones_(self.weight)
 
     def forward(self, inp: Tensor) -> Tensor:
-        return F.rms_norm(inp, self.normalized_shape, self.weight, self.eps)
+        count = len(self.normalized_shape)
+        if inp.shape[-count:] != self.normalized_shape:
+            raise ShapeError(
+                f"RMSNorm: the input has shape {inp.shape}; its last axes must be {self.normalized_shape}"
+            )
+        if count == 1:
+            return F.rms_norm(inp, self.weight, eps=self.eps)
+        rows = inp.reshape(*inp.shape[:-count], -1)
+        return F.rms_norm(rows, self.weight.reshape(-1), eps=self.eps).reshape(*inp.shape)
 
     def _module_info_string(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
@@ -348,7 +377,12 @@ class GroupNorm(Module):
                 f"{type(self).__name__}: num_channels is {num_channels} and num_groups {num_groups}; the latter must "
                 "divide the former"
             )
-        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.num_groups, self.num_channels, self.eps, self.affine = (
+            num_groups,
+            num_channels,
+            eps,
+            affine,
+        )
         self.weight = _vector(1.0, (num_channels,)) if affine else None
         self.bias = _vector(0.0, (num_channels,)) if affine else None
 
@@ -390,7 +424,9 @@ class InstanceNorm(GroupNorm):
     (1, 4, 3, 3)
     """
 
-    def __init__(self, num_channels: int, eps: float = 1e-5, affine: bool = True, name: str | None = None) -> None:
+    def __init__(
+        self, num_channels: int, eps: float = 1e-5, affine: bool = True, name: str | None = None
+    ) -> None:
         super().__init__(num_channels, num_channels, eps, affine, name)
 
     def forward(self, inp: Tensor) -> Tensor:

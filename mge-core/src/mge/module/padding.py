@@ -36,13 +36,19 @@ class Pad(Module):
     """
 
     def __init__(
-        self, pad_width: Widths, mode: str = "constant", constant_val: float = 0.0, name: str | None = None
+        self,
+        pad_width: Widths,
+        mode: str = "constant",
+        constant_val: float = 0.0,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.pad_width = tuple((int(before), int(after)) for before, after in pad_width)
         self.mode = {"replicate": "edge"}.get(mode.lower(), mode.lower())
         if self.mode not in ("constant", "edge", "reflect"):
-            raise ArgumentError(f"Pad: mode is {mode!r}; it must be 'constant', 'edge' or 'reflect'")
+            raise ArgumentError(
+                f"Pad: mode is {mode!r}; it must be 'constant', 'edge' or 'reflect'"
+            )
         self.constant_val = constant_val
 
     def forward(self, inp: Tensor) -> Tensor:
@@ -73,12 +79,16 @@ class ZeroPad(Module):
         super().__init__(name)
         self.padding = (padding,) * 4 if isinstance(padding, int) else tuple(padding)
         if len(self.padding) % 2:
-            raise ArgumentError(f"ZeroPad: padding is {padding!r}; it must hold two widths for each axis")
+            raise ArgumentError(
+                f"ZeroPad: padding is {padding!r}; it must hold two widths for each axis"
+            )
 
     def forward(self, inp: Tensor) -> Tensor:
         pairs = list(zip(self.padding[::2], self.padding[1::2]))[::-1]
         if len(pairs) > inp.ndim:
-            raise ShapeError(f"ZeroPad: the input has shape {inp.shape}; padding is for {len(pairs)} axes")
+            raise ShapeError(
+                f"ZeroPad: the input has shape {inp.shape}; padding is for {len(pairs)} axes"
+            )
         return F.pad(inp, ((0, 0),) * (inp.ndim - len(pairs)) + tuple(pairs))
 
     def _module_info_string(self) -> str:

@@ -18,12 +18,18 @@ class _MaxPool(Module):
     _axes: ClassVar[int]
 
     def __init__(
-        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, name: str | None = None
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         kind = type(self).__name__
         self.kernel_size = sizes(kernel_size, self._axes, f"{kind}: kernel_size", 1)
-        self.stride = self.kernel_size if stride is None else sizes(stride, self._axes, f"{kind}: stride", 1)
+        self.stride = (
+            self.kernel_size if stride is None else sizes(stride, self._axes, f"{kind}: stride", 1)
+        )
         self.padding = sizes(padding, self._axes, f"{kind}: padding")
 
     def forward(self, inp: Tensor) -> Tensor:

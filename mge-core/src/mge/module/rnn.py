@@ -47,7 +47,9 @@ _GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
 
 def _check_nonlinearity(kind: str, nonlinearity: str) -> str:
     if nonlinearity not in ("tanh", "relu"):
-        raise ArgumentError(f"{kind}: nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
+        raise ArgumentError(
+            f"{kind}: nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'"
+        )
     return nonlinearity
 
 
@@ -71,15 +73,22 @@ class _Recurrent(Module):
             init.uniform_(weight, -bound, bound)
 
     def _weights(self, suffix: str = "") -> list[Tensor | None]:
-        return [self.__dict__[name + suffix] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return [
+            self.__dict__[name + suffix]
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
 
     def _initial(self, inp: Tensor, *shape: int) -> State:
-        return tuple(F.zeros(shape, dtype=inp.dtype, device=inp.device) for _ in range(self._states))
+        return tuple(
+            F.zeros(shape, dtype=inp.dtype, device=inp.device) for _ in range(self._states)
+        )
 
     def _as_state(self, hx: Any) -> State:
         given = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
         if len(given) != self._states:
-            raise ArgumentError(f"{type(self).__name__}: the state has {len(given)} tensors; it needs {self._states}")
+            raise ArgumentError(
+                f"{type(self).__name__}: the state has {len(given)} tensors; it needs {self._states}"
+            )
         return given
 
     def _check_features(self, inp: Tensor, ndim: int) -> None:
@@ -100,9 +109,15 @@ class _Cell(_Recurrent):
 
     def _step(self, input: Tensor, hx: Any) -> State:
         self._check_features(input, 2)
-        state = self._initial(input, input.shape[0], self.hidden_size) if hx is None else self._as_state(hx)
+        state = (
+            self._initial(input, input.shape[0], self.hidden_size)
+            if hx is None
+            else self._as_state(hx)
+        )
         weight_ih, weight_hh, bias_ih, bias_hh = self._weights()
-        return _STEPS[self._kind](F.linear(input, weight_ih, bias_ih), F.linear(state[0], weight_hh, bias_hh), state)
+        return _STEPS[self._kind](
+            F.linear(input, weight_ih, bias_ih), F.linear(state[0], weight_hh, bias_hh), state
+        )
 
     def _module_info_string(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, bias={self.bias}"
@@ -131,7 +146,12 @@ class RNNCell(_Cell):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", name: str | None = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.nonlinearity = self._kind = _check_nonlinearity("RNNCell", nonlinearity)
@@ -172,11 +192,15 @@ class LSTMCell(_Cell):
 
     _kind, _states = "lstm", 2
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, name: str | None = None) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self._set(input_size, hidden_size, bias)
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         return self._step(input, hx)  # type: ignore[return-value]
 
 
@@ -211,7 +235,9 @@ class GRUCell(_Cell):
 
     _kind = "gru"
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, name: str | None = None) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self._set(input_size, hidden_size, bias)
 
@@ -317,7 +343,9 @@ class RNN(_Stack):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.nonlinearity = self._kind = _check_nonlinearity("RNN", kwargs.pop("nonlinearity", "tanh"))
+        self.nonlinearity = self._kind = _check_nonlinearity(
+            "RNN", kwargs.pop("nonlinearity", "tanh")
+        )
         super().__init__(*args, **kwargs)
 
 

@@ -36,16 +36,24 @@ class Sequential(Module):
     def __init__(self, *args: Any, name: str | None = None) -> None:
         super().__init__(name)
         self.layer_keys: list[str] = []
-        given = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else {str(i): m for i, m in enumerate(args)}
+        given = (
+            args[0]
+            if len(args) == 1 and isinstance(args[0], Mapping)
+            else {str(i): m for i, m in enumerate(args)}
+        )
         for key, module in given.items():
             self._put(str(key), module)
             self.layer_keys.append(str(key))
 
     def _put(self, key: str, module: Any) -> None:
         if not isinstance(module, Module):
-            raise ArgumentError(f"Sequential: {key!r} is a {type(module).__name__}; it must be a Module")
+            raise ArgumentError(
+                f"Sequential: {key!r} is a {type(module).__name__}; it must be a Module"
+            )
         if key not in self.layer_keys and hasattr(self, key):
-            raise ArgumentError(f"Sequential: the name {key!r} is taken by an attribute of Sequential")
+            raise ArgumentError(
+                f"Sequential: the name {key!r} is taken by an attribute of Sequential"
+            )
         setattr(self, key, module)
 
     def forward(self, inp: Any) -> Any:

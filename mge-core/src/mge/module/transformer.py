@@ -52,7 +52,9 @@ class _Layer(Module):
         """Return ``x`` plus a block's output, normalised before the block or after the sum."""
         return x + function(norm(x)) if self.norm_first else norm(x + function(x))
 
-    def _attend(self, attention: Module, x: Tensor, other: Tensor, mask: Any, padding: Any, causal: bool) -> Tensor:
+    def _attend(
+        self, attention: Module, x: Tensor, other: Tensor, mask: Any, padding: Any, causal: bool
+    ) -> Tensor:
         found, _ = attention(x, other, other, padding, mask, is_causal=causal)
         return self.dropout(found)
 
@@ -110,7 +112,16 @@ class TransformerEncoderLayer(_Layer):
     ) -> None:
         super().__init__(name)
         self.self_attn = MultiHeadAttention(d_model, nhead, dropout, bias=bias)
-        self._set(d_model, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+        self._set(
+            d_model,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+        )
         self.norm1 = LayerNorm(d_model, layer_norm_eps)
         self.norm2 = LayerNorm(d_model, layer_norm_eps)
 
@@ -123,7 +134,9 @@ class TransformerEncoderLayer(_Layer):
     ) -> Tensor:
         (x,) = self._turned(src)
         x = self._block(
-            x, self.norm1, lambda y: self._attend(self.self_attn, y, y, src_mask, src_key_padding_mask, is_causal)
+            x,
+            self.norm1,
+            lambda y: self._attend(self.self_attn, y, y, src_mask, src_key_padding_mask, is_causal),
         )
         (x,) = self._turned(self._block(x, self.norm2, self._feed_forward))
         return x
@@ -179,7 +192,16 @@ class TransformerDecoderLayer(_Layer):
         super().__init__(name)
         self.self_attn = MultiHeadAttention(d_model, nhead, dropout, bias=bias)
         self.multihead_attn = MultiHeadAttention(d_model, nhead, dropout, bias=bias)
-        self._set(d_model, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+        self._set(
+            d_model,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            batch_first,
+            norm_first,
+            bias,
+        )
         self.norm1 = LayerNorm(d_model, layer_norm_eps)
         self.norm2 = LayerNorm(d_model, layer_norm_eps)
         self.norm3 = LayerNorm(d_model, layer_norm_eps)
@@ -197,13 +219,22 @@ class TransformerDecoderLayer(_Layer):
     ) -> Tensor:
         x, memory = self._turned(tgt, memory)
         x = self._block(
-            x, self.norm1, lambda y: self._attend(self.self_attn, y, y, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+            x,
+            self.norm1,
+            lambda y: self._attend(
+                self.self_attn, y, y, tgt_mask, tgt_key_padding_mask, tgt_is_causal
+            ),
         )
         x = self._block(
             x,
             self.norm2,
             lambda y: self._attend(
-                self.multihead_attn, y, memory, memory_mask, memory_key_padding_mask, memory_is_causal
+                self.multihead_attn,
+                y,
+                memory,
+                memory_mask,
+                memory_key_padding_mask,
+                memory_is_causal,
             ),
         )
         (x,) = self._turned(self._block(x, self.norm3, self._feed_forward))
@@ -229,7 +260,11 @@ class TransformerEncoder(Module):
     """
 
     def __init__(
-        self, encoder_layer: Module, num_layers: int, norm: Module | None = None, name: str | None = None
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.layers = [copy.deepcopy(encoder_layer) for _ in range(num_layers)]
@@ -266,7 +301,11 @@ class TransformerDecoder(Module):
     """
 
     def __init__(
-        self, decoder_layer: Module, num_layers: int, norm: Module | None = None, name: str | None = None
+        self,
+        decoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.layers = [copy.deepcopy(decoder_layer) for _ in range(num_layers)]
@@ -333,10 +372,14 @@ class Transformer(Module):
         options: tuple = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps)
         options += (batch_first, norm_first, bias)
         self.encoder = custom_encoder or TransformerEncoder(
-            TransformerEncoderLayer(*options), num_encoder_layers, LayerNorm(d_model, layer_norm_eps)
+            TransformerEncoderLayer(*options),
+            num_encoder_layers,
+            LayerNorm(d_model, layer_norm_eps),
         )
         self.decoder = custom_decoder or TransformerDecoder(
-            TransformerDecoderLayer(*options), num_decoder_layers, LayerNorm(d_model, layer_norm_eps)
+            TransformerDecoderLayer(*options),
+            num_decoder_layers,
+            LayerNorm(d_model, layer_norm_eps),
         )
         self.reset_parameters()
 
@@ -358,7 +401,9 @@ class Transformer(Module):
         memory_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         memory = self.encoder(src, src_mask, src_key_padding_mask)
-        return self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        return self.decoder(
+            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
+        )
 
     @staticmethod
     def generate_square_subsequent_mask(size: int, device: Any = None) -> Tensor:

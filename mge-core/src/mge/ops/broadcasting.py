@@ -1,4 +1,4 @@
-"""What the elementwise ops share: quiet ufuncs, gradients of inputs that broadcast, samples.
+"""What the elementwise ops share: gradients of inputs that broadcast, samples.
 
 In: ufuncs, gradients, types. Out: helpers for the files of elementwise ops; no op.
 After ``op``; before ``elementwise``.
@@ -16,23 +16,6 @@ from ..types import Type, broadcast
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
-
-
-def quiet(ufunc: np.ufunc) -> Callable[..., np.ndarray]:
-    """Return a ufunc of one or two inputs that is silent about overflow and invalid values."""
-    if ufunc.nin == 1:
-
-        def unary(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-            with np.errstate(all="ignore"):
-                return ufunc(x, out=out)
-
-        return unary
-
-    def binary(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return ufunc(x, y, out=out)
-
-    return binary
 
 
 def unbroadcast(dx: Tensor, like: Tensor) -> Tensor:

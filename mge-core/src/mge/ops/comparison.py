@@ -13,7 +13,7 @@ import numpy as np
 from ..dtype import bool_
 from ..op import op
 from ..types import abstract, broadcast
-from .broadcasting import Samples, no_gradient, pairs, quiet
+from .broadcasting import Samples, no_gradient, pairs
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -56,7 +56,7 @@ def equal(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="equal"), bool_)
 
 
-equal.reference(quiet(np.equal))
+equal.reference(np.equal)
 equal.gradient(no_gradient)
 equal.samples(_pairs_with_ties)
 
@@ -93,7 +93,7 @@ def not_equal(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="not_equal"), bool_)
 
 
-not_equal.reference(quiet(np.not_equal))
+not_equal.reference(np.not_equal)
 not_equal.gradient(no_gradient)
 not_equal.samples(_pairs_with_ties)
 
@@ -137,7 +137,7 @@ def less(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="less"), bool_)
 
 
-less.reference(quiet(np.less))
+less.reference(np.less)
 less.gradient(no_gradient)
 less.samples(_pairs_with_ties)
 
@@ -174,7 +174,7 @@ def less_equal(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="less_equal"), bool_)
 
 
-less_equal.reference(quiet(np.less_equal))
+less_equal.reference(np.less_equal)
 less_equal.gradient(no_gradient)
 less_equal.samples(_pairs_with_ties)
 
@@ -211,7 +211,7 @@ def greater(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="greater"), bool_)
 
 
-greater.reference(quiet(np.greater))
+greater.reference(np.greater)
 greater.gradient(no_gradient)
 greater.samples(_pairs_with_ties)
 
@@ -253,7 +253,7 @@ def greater_equal(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="greater_equal"), bool_)
 
 
-greater_equal.reference(quiet(np.greater_equal))
+greater_equal.reference(np.greater_equal)
 greater_equal.gradient(no_gradient)
 greater_equal.samples(_pairs_with_ties)
 

@@ -22,7 +22,13 @@ PRIVATE = ("conv", "conv_backward_data", "conv_backward_weight")
 
 
 def _result_shape(
-    where: str, inp: Shape, weight: Shape, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+    where: str,
+    inp: Shape,
+    weight: Shape,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
 ) -> Shape:
     """Return the shape of ``conv``'s result after all checks of shapes and attributes."""
     for name, shape in (("inp", inp), ("weight", weight)):
@@ -31,7 +37,9 @@ def _result_shape(
                 f"{where}: {name} has shape {shape}; it must have batch or outputs, channels, and 1 to 3 spatial axes"
             )
     if len(inp) != len(weight):
-        raise ShapeError(f"{where}: inp has shape {inp} and weight has {weight}; both must have as many axes")
+        raise ShapeError(
+            f"{where}: inp has shape {inp} and weight has {weight}; both must have as many axes"
+        )
     count = len(inp) - 2
     check_at_least(1, where, count, stride=stride, dilation=dilation)
     check_at_least(0, where, count, padding=padding)
@@ -48,21 +56,30 @@ def _result_shape(
             hint="weight holds (out channels, in channels / groups, *kernel); inp is (n, channels, *space)",
         )
     if 0 in weight[2:]:
-        raise ShapeError(f"{where}: weight has shape {weight}; each axis of the kernel must be at least 1")
-    return (inp[0], weight[0], *window_counts(inp[2:], weight[2:], stride, padding, padding, dilation, where))
+        raise ShapeError(
+            f"{where}: weight has shape {weight}; each axis of the kernel must be at least 1"
+        )
+    return (
+        inp[0],
+        weight[0],
+        *window_counts(inp[2:], weight[2:], stride, padding, padding, dilation, where),
+    )
 
 
 def _check_float(where: str, **given: Type) -> None:
     for name, type_ in given.items():
         if not type_.dtype.is_float:
             raise DTypeError(
-                f"{where}: {name} is {type_.dtype}; it must be a float tensor", hint="convert it with .astype('float32')"
+                f"{where}: {name} is {type_.dtype}; it must be a float tensor",
+                hint="convert it with .astype('float32')",
             )
 
 
 def _check_given(where: str, name: str, given: Shape, wanted: Shape) -> None:
     if given != wanted:
-        raise ShapeError(f"{where}: {name} has shape {given}; these shapes and attributes give {wanted}")
+        raise ShapeError(
+            f"{where}: {name} has shape {given}; these shapes and attributes give {wanted}"
+        )
 
 
 @op(base=True, promotes="same", autocast="low")
@@ -120,7 +137,9 @@ def conv(
     Tensor([[[1., 2.]]], dtype=float32, device=ref:0)
     """
     _check_float("conv", inp=inp, weight=weight)
-    return abstract(_result_shape("conv", inp.shape, weight.shape, stride, padding, dilation, groups), inp.dtype)
+    return abstract(
+        _result_shape("conv", inp.shape, weight.shape, stride, padding, dilation, groups), inp.dtype
+    )
 
 
 conv.reference(convolve)
@@ -137,11 +156,31 @@ def _(dy, y, inp, weight, **attrs):
 _PLAIN = {"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1}
 _CASES: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
     ((1, 2, 4), (2, 2, 2), _PLAIN),
-    ((2, 1, 3, 4), (2, 1, 2, 2), {"stride": (1, 1), "padding": (1, 0), "dilation": (1, 1), "groups": 1}),
-    ((1, 4, 4, 3), (2, 2, 2, 1), {"stride": (2, 1), "padding": (1, 0), "dilation": (2, 1), "groups": 2}),
-    ((1, 3, 3, 3), (3, 1, 2, 2), {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 3}),
-    ((1, 3, 4, 4), (2, 3, 1, 1), {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}),
-    ((1, 1, 3, 2, 3), (2, 1, 2, 1, 2), {"stride": (1,) * 3, "padding": (0, 1, 0), "dilation": (1,) * 3, "groups": 1}),
+    (
+        (2, 1, 3, 4),
+        (2, 1, 2, 2),
+        {"stride": (1, 1), "padding": (1, 0), "dilation": (1, 1), "groups": 1},
+    ),
+    (
+        (1, 4, 4, 3),
+        (2, 2, 2, 1),
+        {"stride": (2, 1), "padding": (1, 0), "dilation": (2, 1), "groups": 2},
+    ),
+    (
+        (1, 3, 3, 3),
+        (3, 1, 2, 2),
+        {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 3},
+    ),
+    (
+        (1, 3, 4, 4),
+        (2, 3, 1, 1),
+        {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1},
+    ),
+    (
+        (1, 1, 3, 2, 3),
+        (2, 1, 2, 1, 2),
+        {"stride": (1,) * 3, "padding": (0, 1, 0), "dilation": (1,) * 3, "groups": 1},
+    ),
     ((0, 2, 4), (2, 2, 2), _PLAIN),
 )
 
@@ -163,7 +202,7 @@ def conv_backward_data(
     dilation: tuple[int, ...],
     groups: int = 1,
 ) -> Tensor:
-    """Give each element that ``conv`` read its share of ``dy``: the transposed convolution.
+    """Give each input of ``conv`` its share of ``dy``: the transposed convolution.
 
     ``dx[n, c, q] = sum_{o, p, k : p * stride + k * dilation - padding = q} dy[n, o, p] * weight[o, c, k]``
 
@@ -202,7 +241,12 @@ def conv_backward_data(
     """
     where = "conv_backward_data"
     _check_float(where, weight=weight, dy=dy)
-    _check_given(where, "dy", dy.shape, _result_shape(where, input_shape, weight.shape, stride, padding, dilation, groups))
+    _check_given(
+        where,
+        "dy",
+        dy.shape,
+        _result_shape(where, input_shape, weight.shape, stride, padding, dilation, groups),
+    )
     return abstract(input_shape, dy.dtype)
 
 
@@ -211,7 +255,9 @@ conv_backward_data.reference(convolve_backward_data)
 
 @conv_backward_data.gradient
 def _(dx, x, weight, dy, *, input_shape, **attrs):
-    return conv_backward_weight(dx, dy, weight_shape=weight.shape, **attrs), conv(dx, weight, **attrs)
+    return conv_backward_weight(dx, dy, weight_shape=weight.shape, **attrs), conv(
+        dx, weight, **attrs
+    )
 
 
 @conv_backward_data.samples
@@ -271,7 +317,12 @@ def conv_backward_weight(
     """
     where = "conv_backward_weight"
     _check_float(where, inp=inp, dy=dy)
-    _check_given(where, "dy", dy.shape, _result_shape(where, inp.shape, weight_shape, stride, padding, dilation, groups))
+    _check_given(
+        where,
+        "dy",
+        dy.shape,
+        _result_shape(where, inp.shape, weight_shape, stride, padding, dilation, groups),
+    )
     return abstract(weight_shape, inp.dtype)
 
 

@@ -48,9 +48,13 @@ def convolve(
     for images, rows in columns.blocks():
         target = out[images, :, rows]
         product_ = np.matmul(
-            matrix, columns(images, rows, groups), out=scratch(groups, outputs // groups, target.size // outputs)
+            matrix,
+            columns(images, rows, groups),
+            out=scratch(groups, outputs // groups, target.size // outputs),
         )
-        np.copyto(target, product_.reshape(_outer_first(target)).swapaxes(0, 1), casting="same_kind")
+        np.copyto(
+            target, product_.reshape(_outer_first(target)).swapaxes(0, 1), casting="same_kind"
+        )
 
 
 def convolve_backward_data(
@@ -77,7 +81,9 @@ def convolve_backward_data(
     if weight.shape[0] == channels == groups and product(stride) == 1 and min(full) >= 0:
         # Depthwise: the correlation with the mirrored kernel copies, where the sums below add.
         mirrored = weight[(slice(None), slice(None), *(slice(None, None, -1) for _ in kernel))]
-        convolve(dy, mirrored, stride=stride, padding=full, dilation=dilation, groups=groups, out=out)
+        convolve(
+            dy, mirrored, stride=stride, padding=full, dilation=dilation, groups=groups, out=out
+        )
         return
     size = input_shape[2:]
     inside = tuple(slice(p, p + s) for p, s in zip(padding, size))
@@ -91,7 +97,9 @@ def convolve_backward_data(
             sums.fill(0)
         part = (rows.stop - rows.start, *count[1:])
         given = _channels_first(dy, images, rows, gathered).reshape(groups, -1, n * product(part))
-        multiply = np.multiply if matrix.shape[2] == 1 else np.matmul  # BLAS is slow at outer products
+        multiply = (
+            np.multiply if matrix.shape[2] == 1 else np.matmul
+        )  # BLAS is slow at outer products
         taps = multiply(matrix, given, out=scratch(groups, matrix.shape[1], given.shape[2]))
         taps = taps.reshape(channels, *kernel, n, *part)
         for tap in np.ndindex(*kernel):
@@ -100,7 +108,11 @@ def convolve_backward_data(
             place = sums[(slice(None), slice(None), *tap_slices(tuple(offset), stride, part))]
             np.add(place, taps[(slice(None), *tap)], out=place)
         if rows.stop == count[0]:
-            np.copyto(out[images], sums[(slice(None), slice(None), *inside)].swapaxes(0, 1), casting="same_kind")
+            np.copyto(
+                out[images],
+                sums[(slice(None), slice(None), *inside)].swapaxes(0, 1),
+                casting="same_kind",
+            )
 
 
 def convolve_backward_weight(
@@ -161,7 +173,9 @@ class _Columns:
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of images and output rows."""
         taps = self.inp.shape[1] * product(self.kernel)
-        return _blocks(self.inp.shape[0], self.count, taps * product(self.count) * self.wide.itemsize)
+        return _blocks(
+            self.inp.shape[0], self.count, taps * product(self.count) * self.wide.itemsize
+        )
 
     def __call__(self, images: slice, rows: slice, groups: int) -> np.ndarray:
         source = self.load(images)
@@ -207,11 +221,15 @@ def _as_matrices(weight: np.ndarray, groups: int, wide: np.dtype) -> np.ndarray:
 def _is_pointwise(kernel: Sizes, stride: Sizes, padding: Sizes, count: Sizes) -> bool:
     """Whether each image is multiplied as it lies, without columns."""
     return (
-        product(kernel) == product(stride) == 1 and not any(padding) and product(count) >= POINTWISE_MIN
+        product(kernel) == product(stride) == 1
+        and not any(padding)
+        and product(count) >= POINTWISE_MIN
     )
 
 
-def _multiply_pixels(matrix: np.ndarray, inp: np.ndarray, out: np.ndarray, groups: int, wide: np.dtype) -> None:
+def _multiply_pixels(
+    matrix: np.ndarray, inp: np.ndarray, out: np.ndarray, groups: int, wide: np.dtype
+) -> None:
     """Multiply the channels of each pixel: a kernel of size 1."""
     pixels = product(inp.shape[2:])
     source = inp.reshape(len(inp), groups, -1, pixels)

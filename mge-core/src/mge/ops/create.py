@@ -43,11 +43,13 @@ def as_shape(shape: Any, where: str) -> tuple[int, ...]:
     try:
         made = tuple(n.__index__() for n in sizes)
     except AttributeError:
-        raise ArgumentError(f"{where}: shape is {shape!r}; it must be an int or a sequence of ints").add_place(
-            user_place()
-        ) from None
+        raise ArgumentError(
+            f"{where}: shape is {shape!r}; it must be an int or a sequence of ints"
+        ).add_place(user_place()) from None
     if any(n < 0 for n in made):
-        raise ShapeError(f"{where}: shape is {made}; each size must be 0 or more").add_place(user_place())
+        raise ShapeError(f"{where}: shape is {made}; each size must be 0 or more").add_place(
+            user_place()
+        )
     return made
 
 
@@ -104,7 +106,13 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
         if device is not None:
             made = made.to(device)
         return broadcast_to(made, shape=sizes)
-    kind = as_dtype(dtype) if dtype is not None else promote(type(value)) if type(value) in _PYTHON else None
+    kind = (
+        as_dtype(dtype)
+        if dtype is not None
+        else promote(type(value))
+        if type(value) in _PYTHON
+        else None
+    )
     with on_device(device):
         made = scalar(value, kind or as_dtype(np.asarray(value).dtype))
     return broadcast_to(made, shape=sizes) if sizes else made
@@ -268,7 +276,12 @@ def as_number(value: Any) -> int | float:
 
 
 def arange(
-    start: float = 0, stop: float | None = None, step: float = 1, *, dtype: Any = "float32", device: Any = None
+    start: float = 0,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = "float32",
+    device: Any = None,
 ) -> Tensor:
     """Return evenly spaced numbers in a half-open interval.
 
@@ -323,7 +336,11 @@ def arange(
             return iota(shape=(count,), dtype=dtype)
         last = start + (count - 1) * step
         if exact and not dtype.is_float:
-            narrow = -(2**31) <= min(start, last, step) and max(start, last, step) < 2**31 and dtype is not int64
+            narrow = (
+                min(start, last, step) >= -(2**31)
+                and max(start, last, step) < 2**31
+                and dtype is not int64
+            )
             wide = int32 if narrow else int64
         else:
             wide = float64
@@ -335,7 +352,9 @@ def arange(
     return as_type(made, dtype)
 
 
-def linspace(start: float, stop: float, num: int, *, dtype: Any = "float32", device: Any = None) -> Tensor:
+def linspace(
+    start: float, stop: float, num: int, *, dtype: Any = "float32", device: Any = None
+) -> Tensor:
     """Return evenly spaced numbers in a closed interval.
 
     ``y[i] = start + i * (stop - start) / (num - 1)``
@@ -379,12 +398,14 @@ def linspace(start: float, stop: float, num: int, *, dtype: Any = "float32", dev
         if num == 1:
             made = place + scalar(start, float64)
         else:
-            made = place * scalar((stop - start) / max(num - 1, 1), float64) + scalar(start, float64)
+            made = place * scalar((stop - start) / max(num - 1, 1), float64) + scalar(
+                start, float64
+            )
             made = where(equal(place, scalar(num - 1, float64)), scalar(stop, float64), made)
     return as_type(made, dtype)
 
 
-def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = None) -> Tensor:  # noqa: N803
+def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = None) -> Tensor:
     """Return a matrix with ones on its diagonal and zeros elsewhere.
 
     ``y[i, j] = 1 if i == j else 0``
@@ -455,11 +476,13 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
     from .comparison import equal
 
     if not inp.dtype.is_integer:
-        raise DTypeError(f"one_hot: inp is {inp.dtype} of shape {inp.shape}; class numbers must be integers").add_place(
-            user_place()
-        )
+        raise DTypeError(
+            f"one_hot: inp is {inp.dtype} of shape {inp.shape}; class numbers must be integers"
+        ).add_place(user_place())
     if num_classes < 1:
-        raise ArgumentError(f"one_hot: num_classes is {num_classes}; it must be at least 1").add_place(user_place())
+        raise ArgumentError(
+            f"one_hot: num_classes is {num_classes}; it must be at least 1"
+        ).add_place(user_place())
     with on_device(inp.device):
         classes = iota(shape=(num_classes,), dtype=inp.dtype)
     return as_type(equal(expand_dims(inp, axis=-1), classes), inp.dtype)

@@ -8,14 +8,22 @@ Positions count from 0, and negative ones from the end. They are checked before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dtype import int32, wide_of
-from ..errors import ArgumentError, DTypeError, IndexRangeError, ShapeError
+from ..dtype import int32
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
 from ..types import Type, abstract, broadcast, normal_axis
+from .gather_reference import (
+    add_rows,
+    explained,
+    flat_positions,
+    indexed_in_a_row,
+    part_along,
+    range_error,
+)
 from .shape import broadcast_to, reshape
 
 if TYPE_CHECKING:
@@ -32,30 +40,14 @@ def _check_integers(where: str, *indices: Type) -> None:
             )
 
 
-def range_error(where: str, index: np.ndarray, axis: int, size: int) -> IndexRangeError | None:
-    """Return the error for the first value of ``index`` that points outside an axis; None where all fit."""
-    bad = index[(index < -size) | (index >= size)] if index.size else index
-    if not bad.size:
-        return None
-    return IndexRangeError(
-        f"{where}: index {int(bad.ravel()[0])} is out of range for axis {axis}, which has {size} elements "
-        f"(-{size} to {size - 1})"
-    )
-
-
-def _explain(where: str, error: Exception, shape: tuple[int, ...], indices: Any, axes: tuple[int, ...]) -> Exception:
-    """Return the error that names the value, the axis and its size, for NumPy's error ``error``."""
-    for index, axis in zip(indices, axes):
-        found = range_error(where, index, axis, shape[axis])
-        if found is not None:
-            return found
-    return error
-
-
-def _indexed_shape(where: str, inp: Type, indices: tuple[Type, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+def _indexed_shape(
+    where: str, inp: Type, indices: tuple[Type, ...], axes: tuple[int, ...]
+) -> tuple[int, ...]:
     """Return the shape of ``index``, and check the arguments that it shares with ``index_set``."""
     if len(indices) != len(axes) or not indices:
-        raise ArgumentError(f"{where}: {len(indices)} indices were given for axes {axes}; each axis needs one")
+        raise ArgumentError(
+            f"{where}: {len(indices)} indices were given for axes {axes}; each axis needs one"
+        )
     if list(axes) != sorted(set(axes)) or axes[0] < 0 or axes[-1] >= inp.ndim:
         raise ArgumentError(
             f"{where}: axes are {axes} for inp of shape {inp.shape}; they must rise and lie in 0 to {inp.ndim - 1}"
@@ -64,14 +56,6 @@ def _indexed_shape(where: str, inp: Type, indices: tuple[Type, ...], axes: tuple
     common = broadcast(*(i.shape for i in indices), where=where)
     others = [n for axis, n in enumerate(inp.shape) if axis not in axes]
     return (*others[: axes[0]], *common, *others[axes[0] :])
-
-
-def _indexed_last(array: np.ndarray, axes: tuple[int, ...], ndim: int) -> tuple[np.ndarray, int]:
-    """Return ``array`` with the indexed axes in a row behind the first of them, and how many axes come before."""
-    if axes[-1] - axes[0] + 1 == len(axes):
-        return array, axes[0]
-    others = [a for a in range(ndim) if a not in axes]
-    return array.transpose([*others[: axes[0]], *axes, *others[axes[0] :]]), axes[0]
 
 
 @op(base=True)
@@ -119,10 +103,10 @@ def _(inp, *indices, axes):
     try:
         if len(axes) == 1 and inp.size:
             return np.take(inp, indices[0], axes[0])
-        moved, lead = _indexed_last(inp, axes, inp.ndim)
+        moved, lead = indexed_in_a_row(inp, axes, inp.ndim)
         return moved[(slice(None),) * lead + indices]
     except IndexError as error:
-        raise _explain("index", error, inp.shape, indices, axes) from None
+        raise explained("index", error, inp.shape, indices, axes) from None
 
 
 @index.gradient
@@ -135,7 +119,10 @@ def _(dy, y, inp, *indices, axes):
 @index.samples
 def _(rng):
     yield (rng.normal(size=(4, 3)), np.array([2, 0, -1, 2])), {"axes": (0,)}
-    yield (rng.normal(size=(2, 3, 2)), np.array([[0, 1], [1, 1]]), np.array([2, -3])), {"axes": (0, 1)}
+    yield (
+        (rng.normal(size=(2, 3, 2)), np.array([[0, 1], [1, 1]]), np.array([2, -3])),
+        {"axes": (0, 1)},
+    )
     yield (rng.normal(size=(2, 3, 2)), np.array([[0], [1]]), np.array([1, 0])), {"axes": (0, 2)}
     yield (rng.normal(size=(2, 4)), np.array(3)), {"axes": (1,)}
     yield (rng.normal(size=(2, 4)), np.zeros((0,), np.int32)), {"axes": (1,)}
@@ -156,7 +143,7 @@ def _check_mode(where: str, mode: str, inp: Type) -> None:
 def index_set(
     inp: Tensor, value: Tensor, *indices: Tensor, axes: tuple[int, ...], mode: str = "set"
 ) -> Tensor:
-    """Return a copy of a tensor that is changed at the positions that integer tensors give.
+    """Return a copy that is changed at the positions that integer tensors give.
 
     ``y = inp``, then ``y[a, ..., indices[0][b, ...], ..., c, ...] = value[a, ..., b, ..., c, ...]``, or ``+=``
 
@@ -202,7 +189,9 @@ def index_set(
             f"index_set: value has shape {value.shape}; the indexed part of inp {inp.shape} has shape {shape}"
         )
     if value.dtype != inp.dtype:
-        raise DTypeError(f"index_set: inp is {inp.dtype} and value is {value.dtype}; both must be the same")
+        raise DTypeError(
+            f"index_set: inp is {inp.dtype} and value is {value.dtype}; both must be the same"
+        )
     return abstract(inp.shape, inp.dtype)
 
 
@@ -213,13 +202,13 @@ index_set.inplace = (0,)
 def _(inp, value, *indices, axes, mode, out):
     shape = tuple(inp.shape[a] for a in axes)
     try:  # one position for all indexed axes; this checks them before anything is written
-        flat = _flat_positions(indices, shape)
+        flat = flat_positions(indices, shape)
     except IndexError as error:
-        raise _explain("index_set", error, inp.shape, indices, axes) from None
+        raise explained("index_set", error, inp.shape, indices, axes) from None
     np.copyto(out, inp)
     if not flat.size or not value.size:
         return out
-    target, lead = _indexed_last(out, axes, inp.ndim)
+    target, lead = indexed_in_a_row(out, axes, inp.ndim)
     count = flat.ndim
     moved = np.moveaxis(value, range(lead, lead + count), range(count))  # the indices' axes first
     rows = moved.reshape(flat.size, -1)
@@ -229,50 +218,10 @@ def _(inp, value, *indices, axes, mode, out):
     if mode == "set":
         order[flat] = rows
     else:
-        _add_rows(order, flat, rows)
+        add_rows(order, flat, rows)
     if not np.shares_memory(order, out):
         target[...] = order.reshape(target.shape)
     return out
-
-
-def _flat_positions(indices: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Return row-major positions, counted from 0, in an array of ``shape``; raise IndexError outside it."""
-    flat: Any = 0
-    for position, size in zip(indices, shape):
-        position = position.astype(np.int64)
-        if position.size and (position.max() >= size or position.min() < -size):
-            raise IndexError
-        flat = flat * size + np.where(position < 0, position + size, position)
-    return flat
-
-
-def _add_rows(target: np.ndarray, positions: np.ndarray, rows: np.ndarray) -> None:
-    """Add ``rows[i]`` to ``target[positions[i]]``; rows of one position are added in their order."""
-    wide = wide_of_array(target)
-    if rows.shape[1] == 1 and wide is None:
-        np.add.at(target[:, 0], positions, rows[:, 0])
-        return
-    order = np.argsort(positions, kind="stable")
-    placed = positions[order]
-    starts = np.flatnonzero(np.concatenate([[True], placed[1:] != placed[:-1]]))
-    sorted_rows = rows[order] if wide is None else rows[order].astype(wide)
-    totals = sorted_rows if len(starts) == len(placed) else np.add.reduceat(
-        sorted_rows, starts, axis=0, dtype=sorted_rows.dtype
-    )
-    named = placed[starts]
-    if wide is None:
-        target[named] += totals
-    else:
-        target[named] = (target[named].astype(wide) + totals).astype(target.dtype)
-
-
-def wide_of_array(array: np.ndarray) -> np.dtype | None:
-    """Return the dtype in which sums for ``array`` are kept, where it is another one than the array's."""
-    from ..dtype import as_dtype
-
-    own = as_dtype(array.dtype)
-    wide = wide_of(own)
-    return None if wide is own else wide.dtype
 
 
 @index_set.gradient
@@ -289,7 +238,9 @@ def _(dy, y, inp, value, *indices, axes, mode):
     return (dinp, dvalue, *none)
 
 
-def _where_last(dvalue: Tensor, indices: tuple, axes: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+def _where_last(
+    dvalue: Tensor, indices: tuple, axes: tuple[int, ...], sizes: tuple[int, ...]
+) -> Tensor:
     """Return ``dvalue`` with zeros for the values that a later one at the same position replaced."""
     from .comparison import equal
     from .create import counter, zeros, zeros_like
@@ -311,17 +262,33 @@ def _where_last(dvalue: Tensor, indices: tuple, axes: tuple[int, ...], sizes: tu
 def _(rng):
     yield (rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), np.array([2, 0, -1])), {"axes": (0,)}
     yield (rng.normal(size=(4,)), rng.normal(size=(4,)), np.array([1, 1, -3, 0])), {"axes": (0,)}
-    yield (rng.normal(size=(4, 2)), rng.normal(size=(3, 2)), np.array([1, 1, 3])), {"axes": (0,), "mode": "add"}
     yield (
-        (rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 2, 2)), np.array([[0, 1], [1, 1]]), np.array([2, -3])),
+        (rng.normal(size=(4, 2)), rng.normal(size=(3, 2)), np.array([1, 1, 3])),
+        {"axes": (0,), "mode": "add"},
+    )
+    yield (
+        (
+            rng.normal(size=(2, 3, 2)),
+            rng.normal(size=(2, 2, 2)),
+            np.array([[0, 1], [1, 1]]),
+            np.array([2, -3]),
+        ),
         {"axes": (0, 1), "mode": "add"},
     )
     yield (
-        (rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 2, 3)), np.array([[0], [1]]), np.array([1, 1])),
+        (
+            rng.normal(size=(2, 3, 2)),
+            rng.normal(size=(2, 2, 3)),
+            np.array([[0], [1]]),
+            np.array([1, 1]),
+        ),
         {"axes": (0, 2)},
     )
     yield (rng.normal(size=(2, 4)), rng.normal(size=(2,)), np.array(3)), {"axes": (1,)}
-    yield (rng.normal(size=(2, 4)), np.zeros((2, 0)), np.zeros((0,), np.int32)), {"axes": (1,), "mode": "add"}
+    yield (
+        (rng.normal(size=(2, 4)), np.zeros((2, 0)), np.zeros((0,), np.int32)),
+        {"axes": (1,), "mode": "add"},
+    )
 
 
 def _along_shape(where: str, inp: Type, index: Type, axis: int) -> tuple[int, ...]:
@@ -336,12 +303,6 @@ def _along_shape(where: str, inp: Type, index: Type, axis: int) -> tuple[int, ..
             f"none larger than that of inp except axis {axis}"
         )
     return index.shape
-
-
-def _part(array: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Return the view whose axes, but for ``axis``, are as long as those of ``shape``."""
-    at = axis % array.ndim
-    return array[tuple(slice(None) if i == at else slice(n) for i, n in enumerate(shape))]
 
 
 @op(base=True)
@@ -382,9 +343,9 @@ def take_along(inp: Tensor, index: Tensor, *, axis: int) -> Tensor:
 @take_along.reference
 def _(inp, index, *, axis):
     try:
-        return np.take_along_axis(_part(inp, index.shape, axis), index, axis)
+        return np.take_along_axis(part_along(inp, index.shape, axis), index, axis)
     except IndexError as error:
-        raise _explain("take_along", error, inp.shape, (index,), (axis % inp.ndim,)) from None
+        raise explained("take_along", error, inp.shape, (index,), (axis % inp.ndim,)) from None
 
 
 @take_along.gradient
@@ -403,8 +364,10 @@ def _(rng):
 
 
 @op(base=True)
-def put_along(inp: Tensor, index: Tensor, source: Tensor, *, axis: int, mode: str = "set") -> Tensor:
-    """Return a copy of a tensor with one element on ``axis`` changed for each element of ``index``.
+def put_along(
+    inp: Tensor, index: Tensor, source: Tensor, *, axis: int, mode: str = "set"
+) -> Tensor:
+    """Return a copy with one element on ``axis`` changed for each of ``index``.
 
     ``y = inp``, then ``y[i, index[i, j, k], k] = source[i, j, k]``, or ``+=``, for three axes and ``axis=1``
 
@@ -449,7 +412,9 @@ def put_along(inp: Tensor, index: Tensor, source: Tensor, *, axis: int, mode: st
             f"put_along: index has shape {index.shape} and source has shape {source.shape}; both must be the same"
         )
     if source.dtype != inp.dtype:
-        raise DTypeError(f"put_along: inp is {inp.dtype} and source is {source.dtype}; both must be the same")
+        raise DTypeError(
+            f"put_along: inp is {inp.dtype} and source is {source.dtype}; both must be the same"
+        )
     return abstract(inp.shape, inp.dtype)
 
 
@@ -466,14 +431,14 @@ def _(inp, index, source, *, axis, mode, out):
     if not index.size:
         return out
     if mode == "set":
-        np.put_along_axis(_part(out, index.shape, axis), index, source, axis)
+        np.put_along_axis(part_along(out, index.shape, axis), index, source, axis)
         return out
     lines = [
         (index if i == at else np.arange(n).reshape([-1 if i == j else 1 for j in range(inp.ndim)]))
         for i, n in enumerate(index.shape)
     ]
-    flat = np.broadcast_to(_flat_positions(tuple(lines), inp.shape), index.shape)
-    _add_rows(out.reshape(-1, 1), flat.ravel(), source.reshape(-1, 1))
+    flat = np.broadcast_to(flat_positions(tuple(lines), inp.shape), index.shape)
+    add_rows(out.reshape(-1, 1), flat.ravel(), source.reshape(-1, 1))
     return out
 
 
@@ -498,11 +463,24 @@ def _(dy, y, inp, index, source, *, axis, mode):
 
 @put_along.samples
 def _(rng):
-    yield (rng.normal(size=(3, 4)), np.array([[1], [0], [-1]]), rng.normal(size=(3, 1))), {"axis": 1}
     yield (
-        (rng.normal(size=(3, 2)), np.array([[2, 0], [2, 1], [0, 0], [1, -3]]), rng.normal(size=(4, 2))),
+        (rng.normal(size=(3, 4)), np.array([[1], [0], [-1]]), rng.normal(size=(3, 1))),
+        {"axis": 1},
+    )
+    yield (
+        (
+            rng.normal(size=(3, 2)),
+            np.array([[2, 0], [2, 1], [0, 0], [1, -3]]),
+            rng.normal(size=(4, 2)),
+        ),
         {"axis": 0, "mode": "add"},
     )
-    yield (rng.normal(size=(3, 2)), np.array([[2, 0], [2, 1], [-1, 0]]), rng.normal(size=(3, 2))), {"axis": 0}
-    yield (rng.normal(size=(2, 3, 2)), np.array([[[2], [2]]]), rng.normal(size=(1, 2, 1))), {"axis": -2, "mode": "add"}
+    yield (
+        (rng.normal(size=(3, 2)), np.array([[2, 0], [2, 1], [-1, 0]]), rng.normal(size=(3, 2))),
+        {"axis": 0},
+    )
+    yield (
+        (rng.normal(size=(2, 3, 2)), np.array([[[2], [2]]]), rng.normal(size=(1, 2, 1))),
+        {"axis": -2, "mode": "add"},
+    )
     yield (rng.normal(size=(3,)), np.zeros((0,), np.int32), np.zeros((0,))), {"axis": 0}

@@ -20,7 +20,8 @@ from ..graph import current_recording
 from ..types import Type, broadcast
 from .create import as_type, on_device
 from .gather import index as index_op
-from .gather import index_set, range_error
+from .gather import index_set
+from .gather_reference import range_error
 from .masks import true_positions
 from .shape import broadcast_to, permute, reshape
 from .slicing import slice_, slice_set
@@ -65,9 +66,14 @@ class _Parts:
         self.axes, self.arrays = [], []
         self.is_whole = True
         inner: list[int] = []
-        made: list[tuple[int, bool]] = []  # sizes of the result but for the arrays', and whether they are of inner
+        made: list[
+            tuple[int, bool]
+        ] = []  # sizes of the result but for the arrays', and whether they are of inner
         # NumPy: the arrays' axes stand where the first array was, or in front if something lies between two arrays.
-        has_arrays = any(isinstance(e, np.ndarray) or hasattr(e, "_node") and (e.ndim or e.dtype.is_bool) for e in entries)
+        has_arrays = any(
+            isinstance(e, np.ndarray) or hasattr(e, "_node") and (e.ndim or e.dtype.is_bool)
+            for e in entries
+        )
         place, state = 0, "none"
         axis = 0
         for entry in entries:
@@ -105,7 +111,9 @@ class _Parts:
                 place, state = 0, "front"
             elif not advanced and state == "open":
                 state = "closed"
-        self.sliced = tuple(len(range(a, b, s)) for a, b, s in zip(self.starts, self.stops, self.steps))
+        self.sliced = tuple(
+            len(range(a, b, s)) for a, b, s in zip(self.starts, self.stops, self.steps)
+        )
         self.inner = tuple(inner)
         self.before, self.after = made[:place], made[place:]
         self.kept_before = sum(kept for _, kept in self.before)
@@ -120,7 +128,11 @@ class _Parts:
     @property
     def cut(self) -> dict[str, tuple[int, ...]]:
         """The attributes of the ``slice``."""
-        return {"starts": tuple(self.starts), "stops": tuple(self.stops), "steps": tuple(self.steps)}
+        return {
+            "starts": tuple(self.starts),
+            "stops": tuple(self.stops),
+            "steps": tuple(self.steps),
+        }
 
     def part(self, x: Tensor) -> Tensor:
         """Return ``x`` after the slice."""
@@ -132,7 +144,11 @@ class _Parts:
 
     def new_axes(self, count: int) -> list[bool]:
         """Return for each axis of the result whether None made it; ``count`` is the number of the arrays' axes."""
-        return [*[not kept for _, kept in self.before], *[False] * count, *[not kept for _, kept in self.after]]
+        return [
+            *[not kept for _, kept in self.before],
+            *[False] * count,
+            *[not kept for _, kept in self.after],
+        ]
 
     def order(self, count: int) -> tuple[int, ...] | None:
         """Return the pattern that brings the axes of ``index``'s result into NumPy's order; None where they are.
@@ -188,7 +204,8 @@ def _entries(shape: tuple[int, ...], index: Any, where: str) -> list[Any]:
             n = shape[axis]
             if not -n <= entry < n:
                 raise IndexRangeError(
-                    f"{where}: index {entry} is out of range for axis {axis} of a tensor of shape {shape} (-{n} to {n - 1})"
+                    f"{where}: index {entry} is out of range for axis {axis} of a tensor of shape {shape} "
+                    f"(-{n} to {n - 1})"
                 )
             if entry < 0:
                 entries[i] = entry + n
@@ -201,7 +218,11 @@ def _entries(shape: tuple[int, ...], index: Any, where: str) -> list[Any]:
                     )
                 axis += entry.ndim
                 continue
-            error = range_error(where, entry, axis, shape[axis]) if isinstance(entry, np.ndarray) else None
+            error = (
+                range_error(where, entry, axis, shape[axis])
+                if isinstance(entry, np.ndarray)
+                else None
+            )
             if error is not None:
                 raise error
         axis += 1
@@ -351,7 +372,9 @@ def _value(x: Tensor, value: Any) -> Tensor:
     else:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-            raise DTypeError(f"set_item: the value is a {type(value).__name__} of dtype {array.dtype}; it must be numeric")
+            raise DTypeError(
+                f"set_item: the value is a {type(value).__name__} of dtype {array.dtype}; it must be numeric"
+            )
         with on_device(x.device), np.errstate(invalid="ignore"):
             made = op_module.make_constant(array.astype(x.dtype.dtype))
     return made
@@ -373,7 +396,9 @@ def _fitted(value: Tensor, shape: tuple[int, ...]) -> Tensor:
         return value
     lead = len(shape) - value.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(value.shape, shape[lead:])):
-        raise ShapeError(f"set_item: the value has shape {value.shape}; it must broadcast to the part's shape {shape}")
+        raise ShapeError(
+            f"set_item: the value has shape {value.shape}; it must broadcast to the part's shape {shape}"
+        )
     return broadcast_to(value, shape=shape)
 
 
@@ -387,7 +412,9 @@ def _dropped(value: Tensor, ndim: int) -> Tensor:
 def _arranged(parts: _Parts, value: Tensor, count: int) -> Tensor:
     """Return a value of the part's rank with its axes as ``index`` gives them: new axes gone, arrays' axes in place."""
     if value.ndim != len(parts.inner) - len(parts.axes) + count:
-        value = reshape(value, shape=tuple(n for n, new in zip(value.shape, parts.new_axes(count)) if not new))
+        value = reshape(
+            value, shape=tuple(n for n, new in zip(value.shape, parts.new_axes(count)) if not new)
+        )
     pattern = parts.order(count)
     if pattern is not None:
         value = permute(value, pattern=tuple(pattern.index(i) for i in range(len(pattern))))
@@ -408,7 +435,9 @@ def _masked(parts: _Parts, inner: Tensor, value: Tensor) -> Tensor | None:
     fits = parts.shape_with((1,))
     value = reshape(value, shape=(1,) * (ndim - value.ndim) + value.shape)
     if any(n not in (1, m) for n, m in zip(value.shape, fits)):
-        raise ShapeError(f"set_item: the value has shape {value.shape}; it must broadcast to the part's shape {fits}")
+        raise ShapeError(
+            f"set_item: the value has shape {value.shape}; it must broadcast to the part's shape {fits}"
+        )
     mask = parts.arrays[0]
     if isinstance(mask, np.ndarray):
         with on_device(inner.device):

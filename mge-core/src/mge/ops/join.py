@@ -59,7 +59,10 @@ def concat(*inps: Tensor, axis: int = 0) -> Tensor:
     first = inps[0]
     at = normal_axis(axis, first.ndim, "concat")
     for i, inp in enumerate(inps):
-        if inp.ndim != first.ndim or inp.shape[:at] + inp.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
+        if (
+            inp.ndim != first.ndim
+            or inp.shape[:at] + inp.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]
+        ):
             raise ShapeError(
                 f"concat: inps[0] has shape {first.shape} and inps[{i}] has shape {inp.shape}; "
                 f"sizes may differ on axis {axis} only"
@@ -94,7 +97,9 @@ def _(rng):
 def _list_of(where: str, inps: Any) -> list[Tensor]:
     made = list(inps)
     if not made:
-        raise ArgumentError(f"{where}: inps is empty; it must hold at least 1 tensor").add_place(user_place())
+        raise ArgumentError(f"{where}: inps is empty; it must hold at least 1 tensor").add_place(
+            user_place()
+        )
     return made
 
 
@@ -130,9 +135,9 @@ def stack(inps: Sequence[Tensor], axis: int = 0) -> Tensor:
     inps = _list_of("stack", inps)
     shapes = [getattr(inp, "shape", ()) for inp in inps]
     if len(set(shapes)) > 1:
-        raise ShapeError(f"stack: the inputs have shapes {', '.join(map(str, shapes))}; all must be the same").add_place(
-            user_place()
-        )
+        raise ShapeError(
+            f"stack: the inputs have shapes {', '.join(map(str, shapes))}; all must be the same"
+        ).add_place(user_place())
     return concat(*[expand_dims(inp, axis=axis) for inp in inps], axis=axis)
 
 
@@ -171,7 +176,9 @@ def repeat(inp: Tensor, repeats: int | Sequence[int], axis: int | None = None) -
         at = normal_axis(axis, inp.ndim, "repeat")
         counts = np.asarray(repeats.tolist() if hasattr(repeats, "tolist") else repeats)
         if counts.size and counts.min() < 0 or counts.dtype.kind not in "iu" and counts.size:
-            raise ArgumentError(f"repeat: repeats is {repeats}; it must be 0 or more, or a sequence of such")
+            raise ArgumentError(
+                f"repeat: repeats is {repeats}; it must be 0 or more, or a sequence of such"
+            )
         if counts.size != 1 and counts.shape != (inp.shape[at],):
             raise ShapeError(
                 f"repeat: repeats has {counts.size} entries and axis {axis} of inp {inp.shape} has {inp.shape[at]}; "
@@ -181,7 +188,9 @@ def repeat(inp: Tensor, repeats: int | Sequence[int], axis: int | None = None) -
         raise error.add_place(user_place()) from None
     shape = inp.shape
     if counts.size != 1:
-        return index(inp, np.repeat(np.arange(shape[at], dtype=np.int32), counts), axes=(at,))
+        rows = np.repeat(np.arange(shape[at], dtype=np.int32), counts.astype(np.int64))
+        with on_device(inp.device):
+            return index(inp, rows, axes=(at,))
     count = int(counts.reshape(()))
     split = reshape(inp, shape=(*shape[: at + 1], 1, *shape[at + 1 :]))
     wide = broadcast_to(split, shape=(*shape[: at + 1], count, *shape[at + 1 :]))
@@ -219,12 +228,18 @@ def tile(inp: Tensor, reps: int | Sequence[int]) -> Tensor:
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - inp.ndim) + inp.shape
     pairs = [(n, m) for n, m in zip(counts, shape)]
-    split = reshape(inp, shape=tuple(size for n, m in pairs for size in ((m,) if n == 1 else (1, m))))
-    wide = broadcast_to(split, shape=tuple(size for n, m in pairs for size in ((m,) if n == 1 else (n, m))))
+    split = reshape(
+        inp, shape=tuple(size for n, m in pairs for size in ((m,) if n == 1 else (1, m)))
+    )
+    wide = broadcast_to(
+        split, shape=tuple(size for n, m in pairs for size in ((m,) if n == 1 else (n, m)))
+    )
     return reshape(wide, shape=tuple(n * m for n, m in pairs))
 
 
-def roll(inp: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+def roll(
+    inp: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
+) -> Tensor:
     """Shift elements along axes; what leaves at the end enters at the start.
 
     ``y[..., i, ...] = inp[..., (i - shift) % n, ...]``
@@ -261,19 +276,25 @@ def roll(inp: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] | No
     axes = axes * len(shifts) if len(axes) == 1 else axes
     try:
         if len(shifts) != len(axes):
-            raise ArgumentError(f"roll: shift is {shift} and axis is {axis}; they must have the same length")
+            raise ArgumentError(
+                f"roll: shift is {shift} and axis is {axis}; they must have the same length"
+            )
         totals: dict[int, int] = {}
         for by, one in zip(shifts, axes):
             at = normal_axis(one, inp.ndim, "roll")
             totals[at] = totals.get(at, 0) + int(by)
     except MgeError as error:
         raise error.add_place(user_place()) from None
-    moves = {at: by % inp.shape[at] for at, by in totals.items() if inp.shape[at] and by % inp.shape[at]}
+    moves = {
+        at: by % inp.shape[at] for at, by in totals.items() if inp.shape[at] and by % inp.shape[at]
+    }
     if not moves:
         return reshape(inp, shape=inp.shape)
     for at, by in moves.items():
         cut = inp.shape[at] - by
-        inp = concat(slice_along(inp, at, cut, inp.shape[at]), slice_along(inp, at, 0, cut), axis=at)
+        inp = concat(
+            slice_along(inp, at, cut, inp.shape[at]), slice_along(inp, at, 0, cut), axis=at
+        )
     return inp
 
 
@@ -281,7 +302,10 @@ PAD_MODES = ("constant", "edge", "replicate", "reflect")
 
 
 def pad(
-    src: Tensor, pad_width: Sequence[Sequence[int]], mode: str = "constant", constant_value: float = 0.0
+    src: Tensor,
+    pad_width: Sequence[Sequence[int]],
+    mode: str = "constant",
+    constant_value: float = 0.0,
 ) -> Tensor:
     """Put elements before and after those of each axis.
 
@@ -330,7 +354,9 @@ def pad(
     for axis, (n, (before, after)) in enumerate(zip(src.shape, widths)):
         if before or after:
             place = np.arange(-before, n + after, dtype=np.int32)
-            place = (n - 1) - abs((n - 1) - abs(place)) if mode == "reflect" else place.clip(0, n - 1)
+            place = (
+                (n - 1) - abs((n - 1) - abs(place)) if mode == "reflect" else place.clip(0, n - 1)
+            )
             with on_device(src.device):
                 made = index(made, place, axes=(axis,))
     return made if made is not src else reshape(src, shape=src.shape)
@@ -350,15 +376,20 @@ def _pad_widths(src: Tensor, pad_width: Any, mode: str) -> list[tuple[int, int]]
     if any(n < 0 for pair in widths for n in pair):
         raise ArgumentError(f"pad: pad_width is {pad_width}; each width must be 0 or more")
     if len(widths) > src.ndim:
-        raise ShapeError(f"pad: pad_width has {len(widths)} pairs; src of shape {src.shape} has {src.ndim} axes")
+        raise ShapeError(
+            f"pad: pad_width has {len(widths)} pairs; src of shape {src.shape} has {src.ndim} axes"
+        )
     widths += [(0, 0)] * (src.ndim - len(widths))
     for axis, (n, pair) in enumerate(zip(src.shape, widths)):
         if mode == "reflect" and max(pair) > max(n - 1, 0):
             raise ShapeError(
-                f"pad: axis {axis} of src {src.shape} is padded by {pair} with mode 'reflect'; at most {max(n - 1, 0)} fit"
+                f"pad: axis {axis} of src {src.shape} is padded by {pair} with mode 'reflect'; "
+                f"at most {max(n - 1, 0)} fit"
             )
         if mode in ("edge", "replicate") and max(pair) and not n:
-            raise ShapeError(f"pad: axis {axis} of src {src.shape} is empty; mode {mode!r} needs an element")
+            raise ShapeError(
+                f"pad: axis {axis} of src {src.shape} is empty; mode {mode!r} needs an element"
+            )
     return widths
 
 
@@ -391,10 +422,14 @@ def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:
             [6., 6.]], dtype=float32, device=ref:0)
     """
     if indexing not in ("xy", "ij"):
-        raise ArgumentError(f"meshgrid: indexing is {indexing!r}; it must be 'xy' or 'ij'").add_place(user_place())
+        raise ArgumentError(
+            f"meshgrid: indexing is {indexing!r}; it must be 'xy' or 'ij'"
+        ).add_place(user_place())
     if any(inp.ndim > 1 for inp in inputs):
         shapes = ", ".join(str(inp.shape) for inp in inputs)
-        raise ShapeError(f"meshgrid: the inputs have shapes {shapes}; each may have 1 axis").add_place(user_place())
+        raise ShapeError(
+            f"meshgrid: the inputs have shapes {shapes}; each may have 1 axis"
+        ).add_place(user_place())
     axes = list(range(len(inputs)))
     if indexing == "xy" and len(inputs) > 1:
         axes[:2] = 1, 0

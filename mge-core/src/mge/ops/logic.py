@@ -13,7 +13,7 @@ import numpy as np
 from ..dtype import bool_
 from ..op import op
 from ..types import abstract, broadcast
-from .broadcasting import Samples, integer_pairs, no_gradient, quiet, refuse_bool, refuse_float
+from .broadcasting import Samples, integer_pairs, no_gradient, refuse_bool, refuse_float
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -68,7 +68,7 @@ def logical_and(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="logical_and"), bool_)
 
 
-logical_and.reference(quiet(np.logical_and))
+logical_and.reference(np.logical_and)
 logical_and.inplace = (0, 1)
 logical_and.gradient(no_gradient)
 logical_and.samples(_truths)
@@ -106,7 +106,7 @@ def logical_or(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="logical_or"), bool_)
 
 
-logical_or.reference(quiet(np.logical_or))
+logical_or.reference(np.logical_or)
 logical_or.inplace = (0, 1)
 logical_or.gradient(no_gradient)
 logical_or.samples(_truths)
@@ -144,7 +144,7 @@ def logical_xor(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="logical_xor"), bool_)
 
 
-logical_xor.reference(quiet(np.logical_xor))
+logical_xor.reference(np.logical_xor)
 logical_xor.inplace = (0, 1)
 logical_xor.gradient(no_gradient)
 logical_xor.samples(_truths)
@@ -188,7 +188,7 @@ def logical_not(x: Tensor) -> Tensor:
     return abstract(x.shape, bool_)
 
 
-logical_not.reference(quiet(np.logical_not))
+logical_not.reference(np.logical_not)
 logical_not.inplace = (0,)
 logical_not.gradient(no_gradient)
 
@@ -234,7 +234,7 @@ def bitwise_and(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="bitwise_and"), x.dtype)
 
 
-bitwise_and.reference(quiet(np.bitwise_and))
+bitwise_and.reference(np.bitwise_and)
 bitwise_and.inplace = (0, 1)
 bitwise_and.gradient(no_gradient)
 bitwise_and.samples(_bits)
@@ -275,7 +275,7 @@ def bitwise_or(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="bitwise_or"), x.dtype)
 
 
-bitwise_or.reference(quiet(np.bitwise_or))
+bitwise_or.reference(np.bitwise_or)
 bitwise_or.inplace = (0, 1)
 bitwise_or.gradient(no_gradient)
 bitwise_or.samples(_bits)
@@ -316,7 +316,7 @@ def bitwise_xor(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="bitwise_xor"), x.dtype)
 
 
-bitwise_xor.reference(quiet(np.bitwise_xor))
+bitwise_xor.reference(np.bitwise_xor)
 bitwise_xor.inplace = (0, 1)
 bitwise_xor.gradient(no_gradient)
 bitwise_xor.samples(_bits)
@@ -354,7 +354,7 @@ def bitwise_not(x: Tensor) -> Tensor:
     return abstract(x.shape, x.dtype)
 
 
-bitwise_not.reference(quiet(np.invert))
+bitwise_not.reference(np.invert)
 bitwise_not.inplace = (0,)
 bitwise_not.gradient(no_gradient)
 
@@ -403,7 +403,7 @@ def left_shift(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="left_shift"), x.dtype)
 
 
-left_shift.reference(quiet(np.left_shift))
+left_shift.reference(np.left_shift)
 left_shift.inplace = (0, 1)
 left_shift.gradient(no_gradient)
 left_shift.samples(_shifts)
@@ -447,7 +447,7 @@ def right_shift(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="right_shift"), x.dtype)
 
 
-right_shift.reference(quiet(np.right_shift))
+right_shift.reference(np.right_shift)
 right_shift.inplace = (0, 1)
 right_shift.gradient(no_gradient)
 right_shift.samples(_shifts)

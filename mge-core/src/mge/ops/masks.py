@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtype import bool_, int32
-from ..errors import ArgumentError, DTypeError, MgeError, ShapeError, TraceError, user_place
+from ..errors import ArgumentError, DTypeError, ShapeError, TraceError, user_place
 from ..graph import MODE
 from ..op import OPS, op
 from ..types import abstract
@@ -61,7 +61,9 @@ def find_true(condition: Tensor, *, size: int) -> tuple[Tensor, Tensor]:
     Tensor([ 0,  2, -1], dtype=int32, device=ref:0)
     """
     if not condition.dtype.is_bool:
-        raise DTypeError(f"find_true: condition is {condition.dtype} of shape {condition.shape}; it must be bool")
+        raise DTypeError(
+            f"find_true: condition is {condition.dtype} of shape {condition.shape}; it must be bool"
+        )
     if size < 0:
         raise ArgumentError(f"find_true: size is {size}; it must be 0 or more")
     return abstract((size,), int32), abstract((), int32)
@@ -90,7 +92,9 @@ def _(condition, *, size):
     if not n:
         return full((size,), -1, dtype=int32), count
     place = OPS["cumsum"](ones_, axis=0) - ones_  # how many true elements come before
-    kept = OPS["bitwise_and"](reshape(condition, shape=(n,)), OPS["less"](place, scalar(size, int32)))
+    kept = OPS["bitwise_and"](
+        reshape(condition, shape=(n,)), OPS["less"](place, scalar(size, int32))
+    )
     place = where(kept, place, scalar(size, int32))
     found = index_set(full((size + 1,), -1, dtype=int32), counter((n,)), place, axes=(0,))
     return slice_along(found, 0, 0, size), count
@@ -111,7 +115,7 @@ def count_true(mask: Tensor, where: str) -> int:
         raise TraceError(
             f"{where}: the shape of the result depends on the values of the mask of shape {mask.shape}, "
             "and these are not known while a function is traced",
-            hint="cond_take(mask, x, size=n), non_zero(mask, size=n) and unique(x, size=n) return a fixed shape and a count",
+            hint="cond_take(mask, x, size=n), non_zero(mask, size=n) and unique(x, size=n) have a fixed shape",
         ).add_place(user_place())
     return int(np.count_nonzero(mask.numpy()))
 
@@ -132,7 +136,9 @@ def _taken(flat: Tensor, positions: Tensor, fill: float) -> Tensor:
     return where(valid, index(flat, where(valid, positions, 0), axes=(0,)), other)
 
 
-def cond_take(mask: Tensor, x: Tensor, size: int | None = None, fill: float = 0) -> tuple[Tensor, ...]:
+def cond_take(
+    mask: Tensor, x: Tensor, size: int | None = None, fill: float = 0
+) -> tuple[Tensor, ...]:
     """Take the elements where a mask is true, in row-major order.
 
     ``values = x[mask]``, ``index`` their positions in ``x.ravel()``
@@ -172,11 +178,13 @@ def cond_take(mask: Tensor, x: Tensor, size: int | None = None, fill: float = 0)
     Tensor([0, 2], dtype=int32, device=ref:0)
     """
     if not mask.dtype.is_bool:
-        raise DTypeError(f"cond_take: mask is {mask.dtype} of shape {mask.shape}; it must be bool").add_place(user_place())
+        raise DTypeError(
+            f"cond_take: mask is {mask.dtype} of shape {mask.shape}; it must be bool"
+        ).add_place(user_place())
     if mask.shape != x.shape:
-        raise ShapeError(f"cond_take: mask has shape {mask.shape} and x has shape {x.shape}; both must be the same").add_place(
-            user_place()
-        )
+        raise ShapeError(
+            f"cond_take: mask has shape {mask.shape} and x has shape {x.shape}; both must be the same"
+        ).add_place(user_place())
     flat = reshape(x, shape=(x.size,))
     if size is None:
         positions = true_positions(mask, "cond_take")
@@ -224,7 +232,9 @@ def non_zero(condition: Tensor, as_tuple: bool = False, size: int | None = None)
     stride = mask.size
     for n in mask.shape:
         stride //= max(n, 1)
-        place = positions if stride == 1 else OPS["floor_div"](positions, scalar(max(stride, 1), int32))
+        place = (
+            positions if stride == 1 else OPS["floor_div"](positions, scalar(max(stride, 1), int32))
+        )
         coordinates.append(OPS["mod"](place, scalar(max(n, 1), int32)))
     if size is not None:
         valid = OPS["greater_equal"](positions, 0)

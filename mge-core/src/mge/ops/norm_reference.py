@@ -49,7 +49,10 @@ def standardized(
 def summed_to(x: np.ndarray, shape: Sizes) -> np.ndarray:
     """Return ``x`` summed over the axes along which ``shape`` broadcasts to it."""
     extra = x.ndim - len(shape)
-    axes = (*range(extra), *(extra + i for i, n in enumerate(shape) if n == 1 != x.shape[extra + i]))
+    axes = (
+        *range(extra),
+        *(extra + i for i, n in enumerate(shape) if n == 1 != x.shape[extra + i]),
+    )
     return (add_along(x, axes) if axes else x).reshape(shape)
 
 
@@ -88,7 +91,7 @@ def standardized_backward(
             extra = (summed_to(given, weight.shape), summed_to(g, weight.shape))
             g = g * weight.astype(x.dtype, copy=False)
             scale, sums = rstd, (_sum(g, axes), _sum(np.multiply(g, centred, out=given), axes))
-        # dx = scale * (g - sums[0]/count - centred * rstd**2 * sums[1]/count)
+        # The formula above, with z = centred * r and the means as sums / count:
         centred *= rstd * rstd * (sums[1] / count)
         centred += sums[0] / count
         dx = np.subtract(g, centred, out=centred)

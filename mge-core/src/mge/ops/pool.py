@@ -14,7 +14,14 @@ from ..dtype import DTYPES, int32
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
 from ..types import Shape, abstract
-from .pool_reference import average, average_backward, halves, index_dtype, largest, largest_backward
+from .pool_reference import (
+    average,
+    average_backward,
+    halves,
+    index_dtype,
+    largest,
+    largest_backward,
+)
 from .reduction import converted
 from .shape import reshape
 from .windows import Sizes, check_at_least, product, window_counts
@@ -28,7 +35,9 @@ PRIVATE = ("max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward")
 def _pooled_shape(where: str, inp: Shape, kernel: Sizes, stride: Sizes, padding: Sizes) -> Shape:
     """Return the shape of a pool's result after all checks of shapes and attributes."""
     if not isinstance(inp, tuple) or not 3 <= len(inp) <= 5:
-        raise ShapeError(f"{where}: the input has shape {inp}; it must have batch, channels and 1 to 3 spatial axes")
+        raise ShapeError(
+            f"{where}: the input has shape {inp}; it must have batch, channels and 1 to 3 spatial axes"
+        )
     count = len(inp) - 2
     check_at_least(0, where, len(inp), input_shape=inp)
     check_at_least(1, where, count, kernel=kernel, stride=stride)
@@ -40,7 +49,9 @@ def _pooled_shape(where: str, inp: Shape, kernel: Sizes, stride: Sizes, padding:
             "each padding must be below its kernel size, so that no window lies outside the input"
         )
     if 0 in inp[2:]:
-        raise ShapeError(f"{where}: the input has shape {inp}; each spatial axis must hold at least 1 element")
+        raise ShapeError(
+            f"{where}: the input has shape {inp}; each spatial axis must hold at least 1 element"
+        )
     return (*inp[:2], *window_counts(inp[2:], kernel, stride, before, after, (1,) * count, where))
 
 
@@ -88,7 +99,9 @@ def max_pool(
     (Tensor([[[5., 3.]]], dtype=float32, device=ref:0), [[[1, 1]]])
     """
     if inp.dtype.is_bool:
-        raise DTypeError("max_pool: inp is bool; it must be a number", hint="convert it with .astype('uint8')")
+        raise DTypeError(
+            "max_pool: inp is bool; it must be a number", hint="convert it with .astype('uint8')"
+        )
     shape = _pooled_shape("max_pool", inp.shape, kernel, stride, padding)
     return abstract(shape, inp.dtype), abstract(shape, DTYPES[index_dtype(kernel)])
 
@@ -199,7 +212,9 @@ def _(dx, x, index, dy, *, input_shape, kernel, stride, padding):
     return None, reshape(take_along(rows, place, axis=2), shape=dy.shape)
 
 
-def _places(index: Tensor, input_shape: Shape, kernel: Sizes, stride: Sizes, padding: Sizes) -> Tensor:
+def _places(
+    index: Tensor, input_shape: Shape, kernel: Sizes, stride: Sizes, padding: Sizes
+) -> Tensor:
     """Return for each window where its maximum lies in the flattened image."""
     from .constant import iota
 
@@ -331,7 +346,9 @@ def avg_pool_backward(
     """
     shape = _pooled_shape("avg_pool_backward", input_shape, kernel, stride, padding)
     if dy.shape != shape:
-        raise ShapeError(f"avg_pool_backward: dy has shape {dy.shape}; pooling {input_shape} gives {shape}")
+        raise ShapeError(
+            f"avg_pool_backward: dy has shape {dy.shape}; pooling {input_shape} gives {shape}"
+        )
     if not dy.dtype.is_float:
         raise DTypeError(f"avg_pool_backward: dy is {dy.dtype}; it must be a float tensor")
     return abstract(input_shape, dy.dtype)

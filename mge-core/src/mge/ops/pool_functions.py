@@ -1,39 +1,32 @@
-"""MegEngine's functions for pooling: windows by size, and windows that fill a given output.
+"""MegEngine's functions for pooling by windows of a given size.
 
-In: tensors (n, c, *size). Out: ``max_pool1d`` to ``max_pool3d``, ``avg_pool1d`` to ``avg_pool3d``, and the adaptive forms.
-After ``pool``; before ``tensor``.
+In: tensors (n, c, *size). Out: ``max_pool1d`` to ``max_pool3d``, ``avg_pool1d`` to ``avg_pool3d``.
+After ``pool``; before ``adaptive_pool``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError
 from .pool import avg_pool, max_pool
 from .windows import Sizes, check_at_least, check_spatial, per_axis
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-FUNCTIONS = (
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-)
+FUNCTIONS = ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d")
 _COUNTS_PADDING = {"average": True, "average_count_exclude_padding": False}
 
 
 def _window(
-    where: str, count: int, inp: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool
+    where: str,
+    count: int,
+    inp: Tensor,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
 ) -> dict[str, Sizes]:
     """Return the attributes of a pool, with padding before and after each axis."""
     check_spatial(inp.shape, count, where)
@@ -56,25 +49,12 @@ def _after_last(size: int, kernel: int, stride: int, padding: int) -> int:
     return max(padding, steps * stride + kernel - size - padding)
 
 
-def _fitted(where: str, count: int, inp: Tensor, oshp: Any) -> dict[str, Sizes]:
-    """Return the attributes of a pool whose result has a given size."""
-    check_spatial(inp.shape, count, where)
-    wanted = per_axis(oshp, count, "oshp", where)
-    size = inp.shape[2:]
-    if any(not 1 <= o <= n for o, n in zip(wanted, size)):
-        raise ShapeError(
-            f"{where}: inp has size {size} and oshp is {wanted}; each must be from 1 to the input's size",
-            hint="F.vision.interpolate enlarges an image",
-        )
-    stride = tuple(n // o for n, o in zip(size, wanted))
-    kernel = tuple(n - (o - 1) * s for n, o, s in zip(size, wanted, stride))
-    return {"kernel": kernel, "stride": stride, "padding": (0,) * (2 * count)}
-
-
 def _counts_padding(where: str, mode: str) -> bool:
     found = _COUNTS_PADDING.get(str(mode).lower())
     if found is None:
-        raise ArgumentError(f"{where}: mode is {mode!r}; it must be one of {', '.join(_COUNTS_PADDING)}")
+        raise ArgumentError(
+            f"{where}: mode is {mode!r}; it must be one of {', '.join(_COUNTS_PADDING)}"
+        )
     return found
 
 
@@ -118,7 +98,9 @@ def max_pool1d(
     >>> max_pool1d(tensor([[[1.0, 5.0, 2.0, 3.0]]]), 2)
     Tensor([[[5., 3.]]], dtype=float32, device=ref:0)
     """
-    return max_pool(inp, **_window("max_pool1d", 1, inp, kernel_size, stride, padding, ceil_mode))[0]
+    return max_pool(inp, **_window("max_pool1d", 1, inp, kernel_size, stride, padding, ceil_mode))[
+        0
+    ]
 
 
 def max_pool2d(
@@ -161,7 +143,9 @@ def max_pool2d(
     >>> max_pool2d(tensor([[[[1.0, 5.0, 2.0, 3.0]]]]), (1, 2))
     Tensor([[[[5., 3.]]]], dtype=float32, device=ref:0)
     """
-    return max_pool(inp, **_window("max_pool2d", 2, inp, kernel_size, stride, padding, ceil_mode))[0]
+    return max_pool(inp, **_window("max_pool2d", 2, inp, kernel_size, stride, padding, ceil_mode))[
+        0
+    ]
 
 
 def max_pool3d(
@@ -204,7 +188,9 @@ def max_pool3d(
     >>> max_pool3d(tensor([[[[[1.0, 5.0, 2.0, 3.0]]]]]), (1, 1, 2))
     Tensor([[[[[5., 3.]]]]], dtype=float32, device=ref:0)
     """
-    return max_pool(inp, **_window("max_pool3d", 3, inp, kernel_size, stride, padding, ceil_mode))[0]
+    return max_pool(inp, **_window("max_pool3d", 3, inp, kernel_size, stride, padding, ceil_mode))[
+        0
+    ]
 
 
 def avg_pool1d(
@@ -358,219 +344,3 @@ def avg_pool3d(
     where = "avg_pool3d"
     window = _window(where, 3, inp, kernel_size, stride, padding, ceil_mode)
     return avg_pool(inp, count_padding=_counts_padding(where, mode), **window)
-
-
-def adaptive_max_pool1d(inp: Tensor, oshp: Any) -> Tensor:
-    """Keep the largest element of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = max_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, l) any dtype but bool
-    oshp : int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, ol) dtype of ``inp``
-
-    Raises
-    ------
-    ShapeError
-        Not 3 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-    DTypeError
-        ``inp`` is bool.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_max_pool1d(tensor([[[1.0, 5.0, 2.0, 3.0]]]), 2)
-    Tensor([[[5., 3.]]], dtype=float32, device=ref:0)
-    """
-    return max_pool(inp, **_fitted("adaptive_max_pool1d", 1, inp, oshp))[0]
-
-
-def adaptive_max_pool2d(inp: Tensor, oshp: Any) -> Tensor:
-    """Keep the largest element of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = max_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, h, w) any dtype but bool
-    oshp : int or tuple of int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, oh, ow) dtype of ``inp``
-
-    Raises
-    ------
-    ShapeError
-        Not 4 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-    DTypeError
-        ``inp`` is bool.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_max_pool2d(tensor([[[[1.0, 5.0, 2.0, 3.0]]]]), (1, 2))
-    Tensor([[[[5., 3.]]]], dtype=float32, device=ref:0)
-    """
-    return max_pool(inp, **_fitted("adaptive_max_pool2d", 2, inp, oshp))[0]
-
-
-def adaptive_max_pool3d(inp: Tensor, oshp: Any) -> Tensor:
-    """Keep the largest element of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = max_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, d, h, w) any dtype but bool
-    oshp : int or tuple of int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, od, oh, ow) dtype of ``inp``
-
-    Raises
-    ------
-    ShapeError
-        Not 5 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-    DTypeError
-        ``inp`` is bool.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_max_pool3d(tensor([[[[[1.0, 5.0, 2.0, 3.0]]]]]), (1, 1, 2))
-    Tensor([[[[[5., 3.]]]]], dtype=float32, device=ref:0)
-    """
-    return max_pool(inp, **_fitted("adaptive_max_pool3d", 3, inp, oshp))[0]
-
-
-def adaptive_avg_pool1d(inp: Tensor, oshp: Any) -> Tensor:
-    """Average the elements of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = mean_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, l) float
-    oshp : int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, ol) dtype of ``inp``; integers give float32
-
-    Raises
-    ------
-    ShapeError
-        Not 3 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_avg_pool1d(tensor([[[1.0, 5.0, 1.0, 3.0]]]), 2)
-    Tensor([[[3., 2.]]], dtype=float32, device=ref:0)
-    """
-    return avg_pool(inp, **_fitted("adaptive_avg_pool1d", 1, inp, oshp))
-
-
-def adaptive_avg_pool2d(inp: Tensor, oshp: Any) -> Tensor:
-    """Average the elements of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = mean_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, h, w) float
-    oshp : int or tuple of int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, oh, ow) dtype of ``inp``; integers give float32
-
-    Raises
-    ------
-    ShapeError
-        Not 4 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_avg_pool2d(tensor([[[[1.0, 5.0, 1.0, 3.0]]]]), (1, 2))
-    Tensor([[[[3., 2.]]]], dtype=float32, device=ref:0)
-    """
-    return avg_pool(inp, **_fitted("adaptive_avg_pool2d", 2, inp, oshp))
-
-
-def adaptive_avg_pool3d(inp: Tensor, oshp: Any) -> Tensor:
-    """Average the elements of each of so many windows that the result has a given size.
-
-    ``y[n, c, p] = mean_k inp[n, c, p * stride + k]``
-
-    Parameters
-    ----------
-    inp : (n, c, d, h, w) float
-    oshp : int or tuple of int, elements
-        Size of the result, from 1 to the size of ``inp``.
-
-    Returns
-    -------
-    (n, c, od, oh, ow) dtype of ``inp``; integers give float32
-
-    Raises
-    ------
-    ShapeError
-        Not 5 axes, or ``oshp`` is not from 1 to the input's size.
-    ArgumentError
-        ``oshp`` has another length than the spatial axes.
-
-    Notes
-    -----
-    All windows have one size, as in MegEngine: ``stride = size // oshp`` and
-    ``kernel = size - (oshp - 1) * stride``. Where ``oshp`` does not divide the size, PyTorch's windows differ.
-
-    Examples
-    --------
-    >>> adaptive_avg_pool3d(tensor([[[[[1.0, 5.0, 1.0, 3.0]]]]]), (1, 1, 2))
-    Tensor([[[[[3., 2.]]]]], dtype=float32, device=ref:0)
-    """
-    return avg_pool(inp, **_fitted("adaptive_avg_pool3d", 3, inp, oshp))

@@ -53,9 +53,13 @@ def largest(
     """Return the maximum of each window and its position in the window."""
     before, after = halves(padding)
     size, dtype = inp.shape[2:], np.dtype(index_dtype(kernel))
-    count = tuple((n + b + a - k) // s + 1 for n, b, a, k, s in zip(size, before, after, kernel, stride))
+    count = tuple(
+        (n + b + a - k) // s + 1 for n, b, a, k, s in zip(size, before, after, kernel, stride)
+    )
     if not inp.size:
-        return np.empty((*inp.shape[:2], *count), inp.dtype), np.empty((*inp.shape[:2], *count), dtype)
+        return np.empty((*inp.shape[:2], *count), inp.dtype), np.empty(
+            (*inp.shape[:2], *count), dtype
+        )
     if _is_whole(size, kernel, padding):
         rows = inp.reshape(-1, product(size))
         place = rows.argmax(axis=1)
@@ -82,12 +86,19 @@ def largest(
 
 
 def _place_nan(
-    padded: np.ndarray, odd: np.ndarray, place: np.ndarray, kernel: Sizes, stride: Sizes, count: Sizes
+    padded: np.ndarray,
+    odd: np.ndarray,
+    place: np.ndarray,
+    kernel: Sizes,
+    stride: Sizes,
+    count: Sizes,
 ) -> None:
     """Point the windows that hold a NaN to their first NaN."""
     waiting = odd.copy()
     for position, tap in enumerate(np.ndindex(*kernel)):
-        found = waiting & np.isnan(padded[(slice(None), slice(None), *tap_slices(tap, stride, count))])
+        found = waiting & np.isnan(
+            padded[(slice(None), slice(None), *tap_slices(tap, stride, count))]
+        )
         place[found] = position
         waiting &= ~found
 
@@ -132,21 +143,33 @@ def largest_backward(
         np.copyto(out, sums[(slice(None), slice(None), *inside)], casting="same_kind")
 
 
-def _scatter(index: np.ndarray, dy: np.ndarray, sums: np.ndarray, kernel: Sizes, stride: Sizes) -> None:
+def _scatter(
+    index: np.ndarray, dy: np.ndarray, sums: np.ndarray, kernel: Sizes, stride: Sizes
+) -> None:
     """Add each ``dy`` at its place, for windows of many taps."""
     rest, place, step = index.astype(np.int64), 0, 1
     for axis in range(len(kernel) - 1, -1, -1):
         rest, tap = np.divmod(rest, kernel[axis])
         line = stride[axis] * np.arange(index.shape[2 + axis])
-        place = place + step * (tap + line.reshape([-1 if i == axis else 1 for i in range(len(kernel))]))
+        place = place + step * (
+            tap + line.reshape([-1 if i == axis else 1 for i in range(len(kernel))])
+        )
         step *= sums.shape[2 + axis]
-    place = place + step * np.arange(index.shape[0] * index.shape[1]).reshape(*index.shape[:2], *(1,) * len(kernel))
+    place = place + step * np.arange(index.shape[0] * index.shape[1]).reshape(
+        *index.shape[:2], *(1,) * len(kernel)
+    )
     known = (index >= 0) & (index < product(kernel))
     np.add.at(sums.reshape(-1), place[known], dy[known].astype(sums.dtype, copy=False))
 
 
 def _divisor(
-    size: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, count: Sizes, count_padding: bool, wide: np.dtype
+    size: Sizes,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    count: Sizes,
+    count_padding: bool,
+    wide: np.dtype,
 ) -> np.ndarray:
     """Return how many elements each window averages, as an array that broadcasts to (n, c, *count)."""
     if count_padding or not any(padding):
@@ -213,7 +236,9 @@ def average_backward(
     wide = wide_of(as_dtype(dy.dtype)).dtype
     before, after = halves(padding)
     size, count = input_shape[2:], dy.shape[2:]
-    shares = np.divide(dy, _divisor(size, kernel, stride, padding, count, count_padding, wide), dtype=wide)
+    shares = np.divide(
+        dy, _divisor(size, kernel, stride, padding, count, count_padding, wide), dtype=wide
+    )
     if _is_whole(size, kernel, padding):
         np.copyto(out, np.broadcast_to(shares, out.shape), casting="same_kind")
         return

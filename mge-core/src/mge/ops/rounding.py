@@ -12,7 +12,7 @@ import numpy as np
 
 from ..op import op
 from ..types import abstract, broadcast
-from .broadcasting import divisions, no_gradient, quiet, refuse_bool, singles, unbroadcast
+from .broadcasting import divisions, no_gradient, refuse_bool, singles, unbroadcast
 from .comparison import less
 from .elementwise import mul, neg
 from .select import where
@@ -53,7 +53,7 @@ def abs(x: Tensor) -> Tensor:
     return abstract(x.shape, x.dtype)
 
 
-abs.reference(quiet(np.absolute))
+abs.reference(np.absolute)
 abs.inplace = (0,)
 abs.samples(singles)
 
@@ -95,7 +95,7 @@ def sign(x: Tensor) -> Tensor:
     return abstract(x.shape, x.dtype)
 
 
-sign.reference(quiet(np.sign))
+sign.reference(np.sign)
 sign.inplace = (0,)
 sign.gradient(no_gradient)
 sign.samples(singles)
@@ -143,7 +143,7 @@ def floor_div(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="floor_div"), x.dtype)
 
 
-floor_div.reference(quiet(np.floor_divide))
+floor_div.reference(np.floor_divide)
 floor_div.inplace = (0, 1)
 floor_div.gradient(no_gradient)
 floor_div.samples(divisions)
@@ -184,7 +184,7 @@ def mod(x: Tensor, y: Tensor) -> Tensor:
     return abstract(broadcast(x.shape, y.shape, where="mod"), x.dtype)
 
 
-mod.reference(quiet(np.remainder))
+mod.reference(np.remainder)
 mod.inplace = (0, 1)
 
 
@@ -232,7 +232,7 @@ def floor(x: Tensor) -> Tensor:
     return abstract(x.shape, x.dtype)
 
 
-floor.reference(quiet(np.floor))
+floor.reference(np.floor)
 floor.inplace = (0,)
 floor.gradient(no_gradient)
 floor.samples(singles)
@@ -269,7 +269,7 @@ def ceil(x: Tensor) -> Tensor:
     return abstract(x.shape, x.dtype)
 
 
-ceil.reference(quiet(np.ceil))
+ceil.reference(np.ceil)
 ceil.inplace = (0,)
 ceil.gradient(no_gradient)
 ceil.samples(singles)

@@ -1,7 +1,7 @@
 """Shape ops: the same elements under another shape, order of axes or size by broadcasting.
 
 In: tensors and target shapes. Out: the base ops ``reshape``, ``transpose``, ``broadcast_to``, and ``expand_dims``,
-``squeeze``, ``flatten``, ``swapaxes`` in terms of them.
+``squeeze``, ``flatten`` in terms of them.
 After ``op``; before ``slicing``.
 """
 
@@ -20,16 +20,20 @@ from ..types import abstract, normal_axes, normal_axis
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-FUNCTIONS = ("transpose", "swapaxes")
+FUNCTIONS = ("transpose",)
 
 
-def known_shape(inp_shape: tuple[int, ...], shape: tuple[int, ...], where: str = "reshape") -> tuple[int, ...]:
+def known_shape(
+    inp_shape: tuple[int, ...], shape: tuple[int, ...], where: str = "reshape"
+) -> tuple[int, ...]:
     """Return ``shape`` with its one -1 replaced by the size that keeps the number of elements."""
     size = math.prod(inp_shape)
     if -1 in shape:
         rest = -math.prod(shape)
         if shape.count(-1) > 1 or min(shape) < -1:
-            raise ShapeError(f"{where}: shape is {shape}; one size may be -1, the others must be 0 or more")
+            raise ShapeError(
+                f"{where}: shape is {shape}; one size may be -1, the others must be 0 or more"
+            )
         if rest == 0 or size % rest:
             raise ShapeError(
                 f"{where}: inp of shape {inp_shape} has {size} elements; they do not divide into shape {shape}"
@@ -101,7 +105,9 @@ def known_pattern(pattern: tuple[int, ...] | None, ndim: int) -> tuple[int, ...]
         return tuple(range(ndim))[::-1]
     axes = tuple(normal_axis(a, ndim, "transpose") for a in pattern)
     if len(axes) != ndim or len(set(axes)) != ndim:
-        raise ShapeError(f"transpose: pattern is {pattern}; it must name each of the {ndim} axes of inp once")
+        raise ShapeError(
+            f"transpose: pattern is {pattern}; it must name each of the {ndim} axes of inp once"
+        )
     return axes
 
 
@@ -205,40 +211,6 @@ def transpose(inp: Tensor, pattern: Sequence[int | str] | None = None) -> Tensor
     return reshape(moved, shape=tuple(1 if a == "x" else next(sizes) for a in pattern))
 
 
-def swapaxes(inp: Tensor, axis1: int, axis2: int) -> Tensor:
-    """Exchange two axes.
-
-    ``y.shape[axis1] = inp.shape[axis2]``, and the other way round
-
-    Parameters
-    ----------
-    inp : any shape, any dtype
-    axis1, axis2 : int
-        Negative ones count from the end.
-
-    Returns
-    -------
-    shape of ``inp`` with two sizes exchanged, same dtype
-
-    Raises
-    ------
-    ShapeError
-        An axis is out of range.
-
-    Examples
-    --------
-    >>> swapaxes(tensor([[1.0, 2.0, 3.0]]), 0, 1).shape
-    (3, 1)
-    """
-    axes = list(range(inp.ndim))
-    try:
-        first, second = normal_axis(axis1, inp.ndim, "swapaxes"), normal_axis(axis2, inp.ndim, "swapaxes")
-    except ShapeError as error:
-        raise error.add_place(user_place()) from None
-    axes[first], axes[second] = second, first
-    return permute(inp, pattern=tuple(axes))
-
-
 @op(base=True)
 def broadcast_to(inp: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     """Repeat axes of size 1 so that the result has ``shape``.
@@ -266,7 +238,11 @@ def broadcast_to(inp: Tensor, *, shape: tuple[int, ...]) -> Tensor:
             [1., 2.]], dtype=float32, device=ref:0)
     """
     lead = len(shape) - inp.ndim
-    if lead < 0 or min(shape, default=0) < 0 or any(n not in (1, m) for n, m in zip(inp.shape, shape[lead:])):
+    if (
+        lead < 0
+        or min(shape, default=0) < 0
+        or any(n not in (1, m) for n, m in zip(inp.shape, shape[lead:]))
+    ):
         raise ShapeError(
             f"broadcast_to: inp has shape {inp.shape}; each of its axes, counted from the end, must have size 1 "
             f"or the size in {shape}"
@@ -325,7 +301,9 @@ def expand_dims(inp: Tensor, *, axis: int | tuple[int, ...]) -> Tensor:
     count = len(axis) if isinstance(axis, tuple) else 1
     axes = normal_axes(axis, inp.ndim + count, "expand_dims")
     sizes = iter(inp.shape)
-    return abstract(tuple(1 if i in axes else next(sizes) for i in range(inp.ndim + count)), inp.dtype)
+    return abstract(
+        tuple(1 if i in axes else next(sizes) for i in range(inp.ndim + count)), inp.dtype
+    )
 
 
 expand_dims.aliases = True
@@ -385,7 +363,9 @@ def squeeze(inp: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor
         return abstract(tuple(n for n in inp.shape if n != 1), inp.dtype)
     axes = normal_axes(axis, inp.ndim, "squeeze")
     if any(inp.shape[a] != 1 for a in axes):
-        raise ShapeError(f"squeeze: inp has shape {inp.shape} and axis is {axis}; each of these axes must have size 1")
+        raise ShapeError(
+            f"squeeze: inp has shape {inp.shape} and axis is {axis}; each of these axes must have size 1"
+        )
     return abstract(tuple(n for i, n in enumerate(inp.shape) if i not in axes), inp.dtype)
 
 
@@ -451,7 +431,9 @@ def flatten(inp: Tensor, *, start_axis: int = 0, end_axis: int = -1) -> Tensor:
             "the first must not come after the last"
         )
     shape = inp.shape or (1,)
-    return abstract((*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), inp.dtype)
+    return abstract(
+        (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), inp.dtype
+    )
 
 
 flatten.aliases = True
@@ -459,7 +441,9 @@ flatten.aliases = True
 
 @flatten.reference
 def _(inp, *, start_axis, end_axis):
-    shape = flatten.rule(abstract(inp.shape, inp.dtype), start_axis=start_axis, end_axis=end_axis).shape
+    shape = flatten.rule(
+        abstract(inp.shape, inp.dtype), start_axis=start_axis, end_axis=end_axis
+    ).shape
     return inp.reshape(shape)
 
 
@@ -470,7 +454,9 @@ def _(dy, y, inp, *, start_axis, end_axis):
 
 @flatten.lowering
 def _(inp, *, start_axis, end_axis):
-    shape = flatten.rule(abstract(inp.shape, inp.dtype), start_axis=start_axis, end_axis=end_axis).shape
+    shape = flatten.rule(
+        abstract(inp.shape, inp.dtype), start_axis=start_axis, end_axis=end_axis
+    ).shape
     return reshape(inp, shape=shape)
 
 
@@ -481,52 +467,3 @@ def _(rng):
     yield (rng.normal(size=(2, 3, 2)),), {"start_axis": -3, "end_axis": 1}
     yield (rng.normal(size=()),), {}
     yield (np.zeros((2, 0, 2)),), {"start_axis": 1}
-
-
-@op(base=True)
-def copy(inp: Tensor, *, device: str | None = None) -> Tensor:
-    """Return the same values, on another device where one is named.
-
-    ``y = inp``
-
-    Parameters
-    ----------
-    inp : any shape, any dtype
-    device : str, optional
-        As ``"ref:0"``. By default the device of ``inp``.
-
-    Returns
-    -------
-    shape and dtype of ``inp``
-
-    Raises
-    ------
-    DeviceError
-        There is no such device.
-
-    Examples
-    --------
-    >>> copy(tensor([1.0, 2.0]))
-    Tensor([1., 2.], dtype=float32, device=ref:0)
-    """
-    return abstract(inp.shape, inp.dtype)
-
-
-copy.inplace = (0,)
-
-
-@copy.reference
-def _(inp, *, device):
-    return inp
-
-
-@copy.gradient
-def _(dy, y, inp, *, device):
-    return (dy if device is None else copy(dy, device=str(inp.device)),)
-
-
-@copy.samples
-def _(rng):
-    yield (rng.normal(size=(2, 3)),), {}
-    yield (rng.normal(size=()),), {}
-    yield (np.zeros((0, 2)),), {}

@@ -1,12 +1,14 @@
 """Slicing: regular parts of a tensor, read and replaced.
 
-In: tensors and bounds. Out: the base ops ``slice`` and ``slice_set``, and ``split``, ``flip``, ``diag``.
+In: tensors and bounds. Out: the base ops ``slice`` and ``slice_set``, and ``split``, ``flip``, ``diag``,
+``swapaxes``.
 After ``create``; before ``join``.
 """
 
 from __future__ import annotations
 
 import builtins
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,12 +18,12 @@ from ..errors import ArgumentError, DTypeError, MgeError, ShapeError, user_place
 from ..op import op
 from ..types import abstract, normal_axes, normal_axis
 from .create import zeros, zeros_like
-from .shape import reshape
+from .shape import permute, reshape
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-FUNCTIONS = ("split", "flip", "diag")
+FUNCTIONS = ("split", "flip", "diag", "swapaxes")
 PRIVATE = ("slice", "slice_set")
 
 
@@ -42,7 +44,13 @@ def _cut_shape(inp, starts, stops, steps, where: str) -> tuple[int, ...]:
     shape = []
     for axis, (n, start, stop, step) in enumerate(zip(inp.shape, starts, stops, steps)):
         taken = range(start, stop, step) if step else range(0)
-        if not step or taken and not (0 <= taken[0] < n and 0 <= taken[-1] < n) or not taken and start < 0:
+        if (
+            not step
+            or taken
+            and not (0 <= taken[0] < n and 0 <= taken[-1] < n)
+            or not taken
+            and start < 0
+        ):
             raise ArgumentError(
                 f"{where}: axis {axis} of inp with shape {inp.shape} is cut by {start}:{stop}:{step}; "
                 f"the elements must lie in 0 to {n - 1} and the step must not be 0"
@@ -52,7 +60,9 @@ def _cut_shape(inp, starts, stops, steps, where: str) -> tuple[int, ...]:
 
 
 @op(base=True)
-def slice_(inp: Tensor, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
+def slice_(
+    inp: Tensor, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
+) -> Tensor:
     """Take a regular part of a tensor.
 
     ``y[i, j, ...] = inp[starts[0] + i * steps[0], starts[1] + j * steps[1], ...]``
@@ -103,7 +113,7 @@ def _(rng):
 
 
 def slice_along(inp: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Return ``inp[..., start:stop, ...]`` on one axis, all counted from the front; ``inp`` itself where that is all."""
+    """Return ``inp[..., start:stop, ...]`` on one axis; ``inp`` itself where that is all. Bounds are not negative."""
     if start == 0 and stop == inp.shape[axis]:
         return inp
     return _part_of(inp, axis, start, stop)
@@ -121,7 +131,12 @@ def _part_of(inp: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 @op(base=True)
 def slice_set(
-    inp: Tensor, value: Tensor, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
+    inp: Tensor,
+    value: Tensor,
+    *,
+    starts: tuple[int, ...],
+    stops: tuple[int, ...],
+    steps: tuple[int, ...],
 ) -> Tensor:
     """Return a copy of a tensor in which a regular part is replaced.
 
@@ -154,9 +169,13 @@ def slice_set(
     """
     shape = _cut_shape(inp, starts, stops, steps, "slice_set")
     if value.shape != shape:
-        raise ShapeError(f"slice_set: value has shape {value.shape}; the part of inp {inp.shape} has shape {shape}")
+        raise ShapeError(
+            f"slice_set: value has shape {value.shape}; the part of inp {inp.shape} has shape {shape}"
+        )
     if value.dtype != inp.dtype:
-        raise DTypeError(f"slice_set: inp is {inp.dtype} and value is {value.dtype}; both must be the same")
+        raise DTypeError(
+            f"slice_set: inp is {inp.dtype} and value is {value.dtype}; both must be the same"
+        )
     return abstract(inp.shape, inp.dtype)
 
 
@@ -178,8 +197,14 @@ def _(dy, y, inp, value, *, starts, stops, steps):
 
 @slice_set.samples
 def _(rng):
-    yield (rng.normal(size=(5, 4)), rng.normal(size=(3, 2))), {"starts": (1, 0), "stops": (4, 4), "steps": (1, 2)}
-    yield (rng.normal(size=(5, 2)), rng.normal(size=(3, 2))), {"starts": (4, 1), "stops": (-1, -1), "steps": (-2, -1)}
+    yield (
+        (rng.normal(size=(5, 4)), rng.normal(size=(3, 2))),
+        {"starts": (1, 0), "stops": (4, 4), "steps": (1, 2)},
+    )
+    yield (
+        (rng.normal(size=(5, 2)), rng.normal(size=(3, 2))),
+        {"starts": (4, 1), "stops": (-1, -1), "steps": (-2, -1)},
+    )
     yield (rng.normal(size=(5,)), np.zeros((0,))), {"starts": (2,), "stops": (2,), "steps": (1,)}
     yield (rng.normal(size=()), rng.normal(size=())), {"starts": (), "stops": (), "steps": ()}
 
@@ -225,13 +250,15 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
         else:
             count = int(nsplits_or_sections)
             if count < 1:
-                raise ArgumentError(f"split: nsplits_or_sections is {count}; there must be at least 1 part")
+                raise ArgumentError(
+                    f"split: nsplits_or_sections is {count}; there must be at least 1 part"
+                )
             small, longer = divmod(n, count)
             cuts = [k * small + min(k, longer) for k in range(1, count)]
     except MgeError as error:
         raise error.add_place(user_place()) from None
     bounds = [0, *cuts, n]
-    return [_part_of(inp, at, a, max(a, b)) for a, b in zip(bounds, bounds[1:])]
+    return [_part_of(inp, at, a, max(a, b)) for a, b in itertools.pairwise(bounds)]
 
 
 def flip(inp: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -311,5 +338,46 @@ def diag(inp: Tensor, k: int = 0) -> Tensor:
         count = max(0, min(rows, columns - k) if k >= 0 else min(rows + k, columns))
         start = (k if k >= 0 else -k * columns) if count else 0
         flat = reshape(inp, shape=(rows * columns,))
-        return slice_(flat, starts=(start,), stops=(start + count * (columns + 1),), steps=(columns + 1,))
-    raise ShapeError(f"diag: inp has shape {inp.shape}; it must have 1 or 2 axes").add_place(user_place())
+        return slice_(
+            flat, starts=(start,), stops=(start + count * (columns + 1),), steps=(columns + 1,)
+        )
+    raise ShapeError(f"diag: inp has shape {inp.shape}; it must have 1 or 2 axes").add_place(
+        user_place()
+    )
+
+
+def swapaxes(inp: Tensor, axis1: int, axis2: int) -> Tensor:
+    """Exchange two axes.
+
+    ``y.shape[axis1] = inp.shape[axis2]``, and the other way round
+
+    Parameters
+    ----------
+    inp : any shape, any dtype
+    axis1, axis2 : int
+        Negative ones count from the end.
+
+    Returns
+    -------
+    shape of ``inp`` with two sizes exchanged, same dtype
+
+    Raises
+    ------
+    ShapeError
+        An axis is out of range.
+
+    Examples
+    --------
+    >>> swapaxes(tensor([[1.0, 2.0, 3.0]]), 0, 1).shape
+    (3, 1)
+    """
+    axes = list(range(inp.ndim))
+    try:
+        first, second = (
+            normal_axis(axis1, inp.ndim, "swapaxes"),
+            normal_axis(axis2, inp.ndim, "swapaxes"),
+        )
+    except ShapeError as error:
+        raise error.add_place(user_place()) from None
+    axes[first], axes[second] = second, first
+    return permute(inp, pattern=tuple(axes))

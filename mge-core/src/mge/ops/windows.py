@@ -34,7 +34,9 @@ def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
         except (TypeError, ValueError):
             result = ()
     if len(result) != count:
-        raise ArgumentError(f"{where}: {name} is {value!r}; it must be an integer or {count} integers")
+        raise ArgumentError(
+            f"{where}: {name} is {value!r}; it must be an integer or {count} integers"
+        )
     return result
 
 
@@ -42,9 +44,13 @@ def check_at_least(smallest: int, where: str, count: int, **named: Sizes) -> Non
     """Raise an ArgumentError unless each named value is a tuple of ``count`` integers >= ``smallest``."""
     for name, values in named.items():
         if not isinstance(values, tuple) or len(values) != count:
-            raise ArgumentError(f"{where}: {name} is {values!r}; it must be a tuple of {count} integers")
+            raise ArgumentError(
+                f"{where}: {name} is {values!r}; it must be a tuple of {count} integers"
+            )
         if any(v < smallest for v in values):
-            raise ArgumentError(f"{where}: {name} is {values}; each value must be at least {smallest}")
+            raise ArgumentError(
+                f"{where}: {name} is {values}; each value must be at least {smallest}"
+            )
 
 
 def check_spatial(shape: Sizes, count: int, where: str) -> None:
@@ -57,7 +63,13 @@ def check_spatial(shape: Sizes, count: int, where: str) -> None:
 
 
 def window_counts(
-    size: Sizes, kernel: Sizes, stride: Sizes, before: Sizes, after: Sizes, dilation: Sizes, where: str
+    size: Sizes,
+    kernel: Sizes,
+    stride: Sizes,
+    before: Sizes,
+    after: Sizes,
+    dilation: Sizes,
+    where: str,
 ) -> Sizes:
     """Return how many windows fit along each axis of a padded input.
 
@@ -79,7 +91,9 @@ def window_counts(
     return tuple((p - w) // s + 1 for p, w, s in zip(padded, span, stride))
 
 
-def windows(x: np.ndarray, kernel: Sizes, stride: Sizes, dilation: Sizes, count: Sizes) -> np.ndarray:
+def windows(
+    x: np.ndarray, kernel: Sizes, stride: Sizes, dilation: Sizes, count: Sizes
+) -> np.ndarray:
     """Return a view of ``x`` (n, c, *padded) as (c, *kernel, n, *count): one entry for each tap and window."""
     n, c, *space = x.strides
     return as_strided(
@@ -100,7 +114,9 @@ def padded_with(x: np.ndarray, before: Sizes, after: Sizes, fill: Any, dtype: An
     if not any(before) and not any(after):
         return x.astype(dtype, copy=False)
     size = x.shape[2:]
-    made = np.full((*x.shape[:2], *(s + b + a for s, b, a in zip(size, before, after))), fill, dtype)
+    made = np.full(
+        (*x.shape[:2], *(s + b + a for s, b, a in zip(size, before, after))), fill, dtype
+    )
     made[(slice(None), slice(None), *(slice(b, b + s) for b, s in zip(before, size)))] = x
     return made
 

@@ -112,6 +112,8 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
     Tensor([-1. ,  0.5], dtype=float32, device=ref:0)
     """
     if lower > upper:
-        raise ArgumentError(f"clip_grad_value: lower is {lower} and upper {upper}; lower must not be above upper")
+        raise ArgumentError(
+            f"clip_grad_value: lower is {lower} and upper {upper}; lower must not be above upper"
+        )
     for tensor in _with_grad(tensors):
         tensor.grad = F.clip(tensor.grad, lower, upper)

@@ -34,13 +34,17 @@ class LRScheduler:
 
     def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise DTypeError(f"{type(self).__name__}: optimizer is a {type(optimizer).__name__}; it must be an Optimizer")
+            raise DTypeError(
+                f"{type(self).__name__}: optimizer is a {type(optimizer).__name__}; it must be an Optimizer"
+            )
         self.optimizer, self.current_epoch = optimizer, current_epoch
         for i, group in enumerate(optimizer.param_groups):
             if current_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:
-                raise ArgumentError(f"{type(self).__name__}: to resume, param_groups[{i}] needs 'initial_lr'")
+                raise ArgumentError(
+                    f"{type(self).__name__}: to resume, param_groups[{i}] needs 'initial_lr'"
+                )
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self.step()
 
@@ -62,7 +66,9 @@ class LRScheduler:
         """Set what ``state_dict`` returned; the optimizer's own state dict holds the learning rates."""
         missing = [name for name in self._saved if name not in state_dict]
         if missing:
-            raise ArgumentError(f"load_state_dict: {', '.join(missing)} is missing; needed are {', '.join(self._saved)}")
+            raise ArgumentError(
+                f"load_state_dict: {', '.join(missing)} is missing; needed are {', '.join(self._saved)}"
+            )
         for name in self._saved:
             setattr(self, name, state_dict[name])
 
@@ -90,11 +96,17 @@ class MultiStepLR(LRScheduler):
     _saved = ("milestones", "gamma", "current_epoch")
 
     def __init__(
-        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, current_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        milestones: Iterable[int],
+        gamma: float = 0.1,
+        current_epoch: int = -1,
     ) -> None:
         self.milestones, self.gamma = list(milestones), gamma
         if self.milestones != sorted(self.milestones):
-            raise ArgumentError(f"MultiStepLR: milestones are {self.milestones}; they must increase")
+            raise ArgumentError(
+                f"MultiStepLR: milestones are {self.milestones}; they must increase"
+            )
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -115,7 +127,9 @@ class StepLR(LRScheduler):
 
     _saved = ("step_size", "gamma", "current_epoch")
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, current_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, current_epoch: int = -1
+    ) -> None:
         if step_size < 1:
             raise ArgumentError(f"StepLR: step_size is {step_size}; it must be at least 1")
         self.step_size, self.gamma = step_size, gamma
@@ -167,7 +181,7 @@ class CosineAnnealingLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        T_max: int,  # noqa: N803
+        T_max: int,
         eta_min: float = 0.0,
         current_epoch: int = -1,
     ) -> None:

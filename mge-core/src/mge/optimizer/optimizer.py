@@ -54,9 +54,9 @@ class ParamGroup(dict):
             handle = self._tensors[name]
             if isinstance(value, Tensor):
                 if value.shape != ():
-                    raise ShapeError(f"param group: {name} has shape {value.shape}; it must be a number").add_place(
-                        user_place()
-                    )
+                    raise ShapeError(
+                        f"param group: {name} has shape {value.shape}; it must be a number"
+                    ).add_place(user_place())
                 handle._assign(value.astype(handle.dtype).to(handle.device))
             else:
                 value = _number(name, value)
@@ -82,9 +82,9 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise DTypeError(f"param group: {name} is {value!r}; it must be a number or a 0-d tensor").add_place(
-            user_place()
-        ) from None
+        raise DTypeError(
+            f"param group: {name} is {value!r}; it must be a number or a 0-d tensor"
+        ).add_place(user_place()) from None
 
 
 class Optimizer:
@@ -116,7 +116,10 @@ class Optimizer:
     is None stay as they are.
     """
 
-    _tensor_names: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # hyper-parameters that are tensors
+    _tensor_names: ClassVar[tuple[str, ...]] = (
+        "lr",
+        "weight_decay",
+    )  # hyper-parameters that are tensors
     param_groups: list[ParamGroup]
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
@@ -125,10 +128,14 @@ class Optimizer:
         self.param_groups = []
         given = [params] if isinstance(params, (Tensor, Mapping)) else _listed(params, "params")
         if not given:
-            raise ArgumentError(f"{type(self).__name__}: there are no parameters").add_place(user_place())
+            raise ArgumentError(f"{type(self).__name__}: there are no parameters").add_place(
+                user_place()
+            )
         kinds = {isinstance(item, Mapping) for item in given}
         if len(kinds) > 1:
-            raise DTypeError(f"{type(self).__name__}: params holds tensors and groups; it must hold one kind")
+            raise DTypeError(
+                f"{type(self).__name__}: params holds tensors and groups; it must hold one kind"
+            )
         for group in given if True in kinds else [{"params": given}]:
             self.add_param_group(group)
 
@@ -156,20 +163,30 @@ class Optimizer:
         chosen = [params] if isinstance(params, Tensor) else _listed(params, "a group's params")
         for p in chosen:
             if not isinstance(p, Tensor) or isinstance(p, ModuleBuffer) or not p.dtype.is_float:
-                what = f"{type(p).__name__} of {p.dtype}" if isinstance(p, Tensor) else type(p).__name__
+                what = (
+                    f"{type(p).__name__} of {p.dtype}"
+                    if isinstance(p, Tensor)
+                    else type(p).__name__
+                )
                 raise DTypeError(
                     f"{kind}: one of the parameters is a {what}; each must be a Parameter or float tensor",
                     hint="module.parameters()",
                 ).add_place(user_place())
         known = {id(p) for group in self.param_groups for p in group["params"]}
-        if not chosen or len({id(p) for p in chosen}) < len(chosen) or any(id(p) in known for p in chosen):
+        if (
+            not chosen
+            or len({id(p) for p in chosen}) < len(chosen)
+            or any(id(p) in known for p in chosen)
+        ):
             raise ArgumentError(
                 f"{kind}: a group has {len(chosen)} parameters; there must be some, and each may be named once"
             ).add_place(user_place())
         values = {**self._defaults, **param_group, "params": chosen}
         self._check(values)
         if MODE.get().recording is None:
-            graph.evaluate([p._node for p in chosen])  # initial values: so the first step looks like all others
+            graph.evaluate(
+                [p._node for p in chosen]
+            )  # initial values: so the first step looks like all others
         group = ParamGroup(values, self._tensor_names)
         states = {p: self._create_state(p, group) for p in chosen}
         self._state.update(states)
@@ -179,16 +196,22 @@ class Optimizer:
     def _check(self, values: Mapping[str, Any]) -> None:
         """Raise an error where a hyper-parameter is out of its range."""
         for name, value in values.items():
-            if name in self._tensor_names and not isinstance(value, Tensor) and not _number(name, value) >= 0:
-                raise ArgumentError(f"{type(self).__name__}: {name} is {value}; it must not be negative").add_place(
-                    user_place()
-                )
+            if (
+                name in self._tensor_names
+                and not isinstance(value, Tensor)
+                and not _number(name, value) >= 0
+            ):
+                raise ArgumentError(
+                    f"{type(self).__name__}: {name} is {value}; it must not be negative"
+                ).add_place(user_place())
 
     def _create_state(self, param: Tensor, group: ParamGroup) -> dict[str, Tensor]:
         """Return the state of one parameter; subclasses write this."""
         return {}
 
-    def _updates(self, group: ParamGroup, params: list[Tensor], grads: list[Tensor], found_inf: Any) -> list[Update]:
+    def _updates(
+        self, group: ParamGroup, params: list[Tensor], grads: list[Tensor], found_inf: Any
+    ) -> list[Update]:
         """Record the update of parameters of one device and dtype; subclasses write this."""
         raise NotImplementedError(f"{type(self).__name__}._updates is not written")
 
@@ -236,13 +259,22 @@ class Optimizer:
         dict
             ``param_groups``: a list of dicts; ``state``: number to name to array.
         """
-        numbers = {id(p): i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        numbers = {
+            id(p): i
+            for i, p in enumerate(p for group in self.param_groups for p in group["params"])
+        }
         groups = []
         for group in self.param_groups:
-            saved = {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
+            saved = {
+                k: v.item() if isinstance(v, Tensor) else v
+                for k, v in group.items()
+                if k != "params"
+            }
             groups.append({**saved, "params": [numbers[id(p)] for p in group["params"]]})
         state = {
-            numbers[id(p)]: {name: t if keep_var else np.array(t.numpy()) for name, t in tensors.items()}
+            numbers[id(p)]: {
+                name: t if keep_var else np.array(t.numpy()) for name, t in tensors.items()
+            }
             for p, tensors in self._state.items()
         }
         return {"param_groups": groups, "state": state}
@@ -263,11 +295,15 @@ class Optimizer:
         saved_groups, saved_state = state["param_groups"], state["state"]
         faults = []
         if len(saved_groups) != len(self.param_groups):
-            faults.append(f"{len(saved_groups)} groups were given; there are {len(self.param_groups)}")
+            faults.append(
+                f"{len(saved_groups)} groups were given; there are {len(self.param_groups)}"
+            )
         new: list[tuple[Tensor, Any]] = []
         for i, (group, saved) in enumerate(zip(self.param_groups, saved_groups)):
             if len(saved["params"]) != len(group["params"]):
-                faults.append(f"group {i}: {len(saved['params'])} parameters were given; it has {len(group['params'])}")
+                faults.append(
+                    f"group {i}: {len(saved['params'])} parameters were given; it has {len(group['params'])}"
+                )
             missing = [name for name in self._defaults if name not in saved]
             faults += [f"group {i}: {name} is missing" for name in missing]
             for number, param in zip(saved["params"], group["params"]):
@@ -276,7 +312,9 @@ class Optimizer:
                     shape = np.shape(values[name]) if name in values else None
                     if shape != tensor.shape:
                         given = "nothing was given" if shape is None else f"shape {shape} was given"
-                        faults.append(f"group {i}, parameter {number}, {name}: {given}; it has {tensor.shape}")
+                        faults.append(
+                            f"group {i}, parameter {number}, {name}: {given}; it has {tensor.shape}"
+                        )
                     else:
                         new.append((tensor, values[name]))
         if faults:
@@ -285,14 +323,21 @@ class Optimizer:
                 + "".join(f"\n  {fault}" for fault in faults[:20])
             ).add_place(user_place())
         for group, saved in zip(self.param_groups, saved_groups):
-            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in saved.items() if k != "params"})
+            group.update(
+                {
+                    k: tuple(v) if isinstance(v, list) else v
+                    for k, v in saved.items()
+                    if k != "params"
+                }
+            )
         for tensor, value in new:
             tensor.set_value(value)
         graph.bump_epoch()
 
     def __repr__(self) -> str:
         groups = [
-            f"{len(g['params'])} parameters, " + ", ".join(f"{k}={v!r}" for k, v in g.items() if k != "params")
+            f"{len(g['params'])} parameters, "
+            + ", ".join(f"{k}={v!r}" for k, v in g.items() if k != "params")
             for g in self.param_groups
         ]
         return f"{type(self).__name__}(\n  " + "\n  ".join(groups) + "\n)"
@@ -301,7 +346,9 @@ class Optimizer:
 def zeros_for(param: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return a state tensor of zeros, of the parameter's shape and accumulation dtype, on its device."""
     dtype = wide_of(param.dtype)
-    return Tensor.from_node(upload(np.zeros(param.shape if shape is None else shape, dtype.dtype), param.device))
+    return Tensor.from_node(
+        upload(np.zeros(param.shape if shape is None else shape, dtype.dtype), param.device)
+    )
 
 
 def _listed(params: Any, what: str) -> list[Any]:

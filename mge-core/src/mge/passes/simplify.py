@@ -45,7 +45,8 @@ def _fold(node: Node) -> Node:
     if not small or not node.inputs or not all(i.sig.op.name == "constant" for i in node.inputs):
         return node
     output = np.empty(sig.type.shape, sig.type.dtype.dtype)
-    sig.device.kernel(sig)([constant_value(i) for i in node.inputs], [output], None)
+    with np.errstate(all="ignore"):
+        sig.device.kernel(sig)([constant_value(i) for i in node.inputs], [output], None)
     return constant_of(output, node)
 
 
@@ -119,12 +120,18 @@ def _reshaped(node: Node, x: Node) -> Node:
     return Node(sig, (x,), sig.type, None, node.code, node.offset)
 
 
+def _pattern(x: Node, pattern: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the axes of a transpose of ``x``, counted from the front."""
+    ndim = x.type.ndim
+    return tuple(range(ndim))[::-1] if pattern is None else tuple(p % ndim for p in pattern)
+
+
 def _transpose(node: Node, inputs: tuple[Node, ...], attrs: dict[str, Any]) -> Node | None:
-    x, pattern = inputs[0], tuple(attrs["pattern"])
+    x, pattern = inputs[0], _pattern(inputs[0], attrs["pattern"])
     if pattern == tuple(range(x.type.ndim)):
         return x
     if x.sig.op.name == "transpose":
-        before = tuple(dict(x.sig.attrs)["pattern"])
+        before = _pattern(x, dict(x.sig.attrs)["pattern"])
         if [before[p] for p in pattern] == list(range(len(pattern))):
             return x.inputs[0]
     return None

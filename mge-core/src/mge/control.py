@@ -2,7 +2,7 @@
 
 In: functions of tensors. Out: the ops ``call``, ``cond``, ``while_loop``, ``custom``, ``host_call``, and the functions
 ``cond`` and ``while_loop`` that users call.
-After ``op``; before ``tensor``.
+After ``grad``; before ``discovery``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..capture import as_tensor, capture
-from ..dtype import bool_, int32
-from ..errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, user_place
-from ..graph import GET, Graph, make_leaf
-from ..op import OPS, op, record_nodes
-from ..types import Type, parse_type
+from .capture import as_tensor, capture, inline
+from .dtype import as_dtype, bool_, int32
+from .errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, user_place
+from .grad import gradient_graph, graph_gradient
+from .graph import GET, Graph, make_leaf
+from .op import OPS, op, record_nodes
+from .ops import create
+from .types import Type, parse_type
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from .tensor import Tensor
 
 PRIVATE = ("call", "cond", "while_loop", "custom", "host_call")
 FUNCTIONS = ("cond", "while_loop", "host_call")
@@ -78,7 +80,6 @@ def _(*inps, graph):
 
 @_call.gradient
 def _(dy, y, *inps, graph):
-    from ..grad import graph_gradient
 
     dys = dy if isinstance(dy, tuple) else (dy,)
     return graph_gradient(graph, inps, dys)
@@ -124,7 +125,6 @@ def _(pred, *inps, then_graph, else_graph):
 
 @_cond.gradient
 def _(dy, y, pred, *inps, then_graph, else_graph):
-    from ..grad import gradient_graph
 
     dys = dy if isinstance(dy, tuple) else (dy,)
     given = tuple(d is not None for d in dys)
@@ -192,9 +192,6 @@ def _(dy, y, *inps, cond_graph, body_graph, carried, max_trips):
 
 
 def _loop_gradient(dys, inps, cond_graph, body_graph, carried, max_trips):
-    from ..capture import inline
-    from ..grad import gradient_graph
-    from . import create
 
     rest = list(inps[carried:])
     floats = [i for i, x in enumerate(inps) if x.dtype.is_float]
@@ -276,8 +273,6 @@ def _(*inps, backward, inputs, outputs):
 
 @_custom.gradient
 def _(dy, y, *inps, backward, inputs, outputs):
-    from ..capture import inline
-    from . import create
 
     dys = dy if isinstance(dy, tuple) else (dy,)
     results = inps[inputs : inputs + outputs]
@@ -497,7 +492,5 @@ def host_call(function: Callable, types: Sequence[Any], *inps: Tensor) -> Any:
     >>> host_call(lambda x: x[::-1].copy(), [((2,), "float32")], tensor([1.0, 2.0]))
     Tensor([2., 1.], dtype=float32, device=ref:0)
     """
-    from ..dtype import as_dtype
-
     texts = tuple(repr(Type(tuple(shape), as_dtype(dtype))) for shape, dtype in types)
     return OPS["host_call"](*inps, function=function, types=texts)

@@ -1,0 +1,33 @@
+"""MegEngine's ``dtr``: the memory strategy that decides online what to drop and compute again.
+
+In: ``enable()``. Out: the strategy ``"dtr"`` of the plugin mge-sublinear, for the process.
+After ``memory``; before nothing.
+"""
+
+from __future__ import annotations
+
+from .debug import debug
+from .memory import find_strategy
+
+__all__ = ["disable", "enable", "enable_sqrt_sampling", "eviction_threshold", "evictee_minimum_size"]
+
+eviction_threshold: int | str = 0  # bytes in use from which values are dropped; 0: the strategy's own choice
+evictee_minimum_size: int | str = "1MB"  # smaller values are never dropped
+enable_sqrt_sampling: bool = False  # consider a sample of the values, as many as the square root
+
+
+def enable() -> None:
+    """Use the strategy ``"dtr"`` from now on.
+
+    Raises
+    ------
+    PluginNotInstalled
+        The plugin that offers it, mge-sublinear, is not installed.
+    """
+    find_strategy("dtr")
+    debug.set(memory="dtr")
+
+
+def disable() -> None:
+    """Go back to the built-in strategy."""
+    debug.set(memory="static")
