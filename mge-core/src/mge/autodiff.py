@@ -150,7 +150,7 @@ class GradManager:
             self._backward(y, dy)
         finally:
             self.release()
-        graph.boundary()
+        _end_backward([self])
 
     def _backward(self, y: Any, dy: Any) -> None:
         ys = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
@@ -208,7 +208,7 @@ class GradManagerGroup:
                 manager._backward(y, dy)
         finally:
             self.release()
-        graph.boundary()
+        _end_backward(self._managers)
 
     def __enter__(self) -> GradManagerGroup:
         self.record()
@@ -216,6 +216,14 @@ class GradManagerGroup:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+def _end_backward(managers: Sequence[GradManager]) -> None:
+    """Compute the gradients in eager mode, now that the history is gone; else the pending graph may be cut here."""
+    mode = MODE.get()
+    if mode.eager and mode.recording is None:
+        graph.evaluate([t.grad._node for m in managers for t in m.attached_tensors() if t.grad is not None])
+    graph.boundary()
 
 
 def _check(ys: Sequence[Any], dys: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .debug import debug
-from .execute import execute
+from .execute import WATCHERS, execute
 from .graph import Graph, Node
 from .passes import optimise
 from .passes.prologue import split_prologue
@@ -214,7 +214,9 @@ def compile_graph(
             prologue = _PROLOGUES[key] = Prologue(first, strategy)
     debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
     if debug.view:
-        VIEW.add(stages, plan)
+        VIEW.add(stages, plan, prologue and prologue.plan)
+        if VIEW.watch not in WATCHERS:
+            WATCHERS.append(VIEW.watch)
     return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
 
 

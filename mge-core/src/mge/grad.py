@@ -138,7 +138,7 @@ def gradient_nodes(
         _BLOCKS.move_to_end(key)
     if block.sig is None:
         return [None] * len(targets)
-    outputs = record_nodes(block.sig, [_source(s, region, dys) for s in block.sources])
+    outputs = record_nodes(block.sig, [_source(s, region, dys) for s in block.sources], later=True)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return [outputs[i] if i is not None else None for i in block.positions]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .dtype import DType, as_dtype, float_of, promote
+from .arguments import Arguments
+from .dtype import as_dtype, float_of, promote
 from .errors import ArgumentError, DeviceError, DTypeError, MgeError, is_internal, user_place
-from .graph import LOCAL, MODE, Graph, Node, Number, Recording, Signature, get_signature, leaf_signature
+from .graph import LOCAL, MODE, Node, Number, Recording, Signature, get_signature, leaf_signature
 from .types import Type
 
 OPS: dict[str, Op] = {}
@@ -60,15 +61,12 @@ class Op:
         self.promotes = promotes
         self.__name__ = self.__qualname__ = rule.__name__
         self.__doc__, self.__module__, self.__wrapped__ = rule.__doc__, rule.__module__, rule
-        self.__signature__ = inspect.signature(rule)
-        parameters = self.__signature__.parameters.values()
-        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.input_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
-        self.optional_inputs = sum(p.default is None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self.attr_names = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        self._defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.arguments = arguments = Arguments(rule, name)
+        self.__signature__ = arguments.signature
+        self.variadic, self.optional_inputs = arguments.variadic, arguments.optional_inputs
+        self.input_names, self.attr_names = arguments.input_names, arguments.attr_names
+        self.bind, self.normal_attrs = arguments.bind, arguments.normal_attrs
         self.promoted = tuple(self.input_names.index(n) for n in promoted) if promoted is not None else None
-        self._kinds = {p.name: str(p.annotation) for p in parameters}
         self._reference: Callable[..., Any] | None = None
         self._gradient: Callable[..., Any] | None = None
         self._lowering: Callable[..., Any] | None = None
@@ -121,97 +119,6 @@ class Op:
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         return record(self, args, tuple(attrs.items()) if attrs else ())
-
-    def bind(self, args: tuple, attrs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Sort the arguments of a call into inputs and attributes, by the rules of the signature.
-
-        Positional arguments past the inputs are attributes, in order; a list of tensors stands for ``*inputs``.
-        """
-        if self.variadic:
-            if args and isinstance(args[0], (list, tuple)):
-                inputs, rest = tuple(args[0]), args[1:]
-            elif args and not any(n in attrs for n in self.input_names):
-                inputs, rest = args, ()
-            else:
-                inputs, rest = tuple(attrs.pop(self.input_names[0], ())), args
-        else:
-            count = len(self.input_names)
-            inputs, rest = args[:count], args[count:]
-            for name in self.input_names[len(inputs) :]:
-                if name in attrs:
-                    inputs += (attrs.pop(name),)
-                elif len(inputs) < count - self.optional_inputs:
-                    raise self._call_error(f"missing input {name!r}")
-                else:
-                    inputs += (None,)
-            while inputs and inputs[-1] is None:
-                inputs = inputs[:-1]
-            if any(i is None for i in inputs):
-                missing = self.input_names[inputs.index(None)]
-                raise self._call_error(f"input {missing!r} is None, and a later input is given")
-            if len(inputs) < count - self.optional_inputs:
-                raise self._call_error(f"input {self.input_names[len(inputs)]!r} is None")
-        if len(rest) > len(self.attr_names):
-            raise self._call_error(f"{len(args)} positional arguments are too many")
-        for name, value in zip(self.attr_names, rest, strict=False):
-            if name in attrs:
-                raise self._call_error(f"argument {name!r} is given twice")
-            attrs[name] = value
-        unknown = attrs.keys() - self._defaults.keys()
-        if unknown:
-            raise self._call_error(f"unknown argument {sorted(unknown)[0]!r}")
-        return inputs, attrs
-
-    def normal_attrs(self, attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        """Return all attributes with defaults filled in, each in its one stored form, in the signature's order."""
-        result = []
-        for name in self.attr_names:
-            value = attrs.get(name, self._defaults[name])
-            if value is inspect.Parameter.empty:
-                raise self._call_error(f"missing argument {name!r}")
-            result.append((name, self._normal_value(name, value)))
-        return tuple(result)
-
-    def _normal_value(self, name: str, value: Any, kind: str = "") -> Any:
-        """Return an attribute in its one stored form; a value that its annotation does not allow is an error."""
-        kind = kind or self._kinds[name]
-        items = kind.partition("tuple[")[2].rpartition("]")[0]
-        plain = kind.replace(f"tuple[{items}]", "")
-        if isinstance(value, np.ndarray) and value.ndim <= 1:
-            value = value.tolist()
-        if isinstance(value, (list, tuple)):
-            if items:
-                return tuple(self._normal_value(name, v, items) for v in value)
-        elif value is None:
-            if "None" in plain:
-                return None
-        elif isinstance(value, (str, bytes, Graph)):
-            if type(value).__name__ in plain:
-                return value
-            if "DType" in plain:
-                return as_dtype(value)
-        elif "DType" in plain:
-            return as_dtype(value)
-        elif "float" in plain and isinstance(value, (int, float, np.number, np.bool_)):
-            return float(value)
-        elif "bool" in plain and isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        elif "int" in plain and isinstance(value, (int, np.integer, np.bool_)):
-            return int(value)
-        elif "bool" in plain and isinstance(value, (int, np.integer)) and value in (0, 1):
-            return bool(value)
-        elif "int" in plain and isinstance(value, (float, np.floating)) and float(value).is_integer():
-            return int(value)
-        elif "int" in plain and isinstance(value, tensor_class) and value.ndim == 0:
-            return value.__index__()
-        elif callable(value) and "Callable" in plain:
-            return value
-        elif items and isinstance(value, (int, float, np.number, tensor_class)):
-            return (self._normal_value(name, value, items),)
-        raise self._call_error(f"{name} is {value!r} ({type(value).__name__}); it must be {self._kinds[name]}")
-
-    def _call_error(self, what: str) -> ArgumentError:
-        return ArgumentError(f"{self.name}: {what}", hint=f"{self.name}{self.__signature__}")
 
     def signature(self, types: Sequence[Any], attrs: tuple[tuple[str, Any], ...], device: Any) -> Signature:
         """Run the shape rule once for these types and attributes.
@@ -425,11 +332,18 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
     return result
 
 
-def record_nodes(sig: Signature, nodes: Sequence[Node]) -> Any:
-    """Record a node with a signature that is known already; returns its outputs as tensors."""
-    recording = MODE.get().recording or LOCAL.recording
+def record_nodes(sig: Signature, nodes: Sequence[Node], later: bool = False) -> Any:
+    """Record a node with a signature that is known already; returns its outputs as tensors.
+
+    Eager mode computes it at once, but for ``later``.
+    """
+    mode = MODE.get()
+    recording = mode.recording or LOCAL.recording
     token = (sig, *[recording.enlist(n) for n in nodes])
-    return _append(recording, sig, tuple(nodes), token)
+    result = _append(recording, sig, tuple(nodes), token)
+    if mode.eager and mode.recording is None and not later:
+        compute_now(result if isinstance(result, tuple) else (result,))
+    return result
 
 
 NUMBERS = (bool, int, float)

@@ -70,7 +70,9 @@ def _shape(size: Size, where: str) -> tuple[int, ...]:
         size = np.atleast_1d(np.asarray(size)).tolist()
     shape = tuple(int(n) for n in size)
     if any(n < 0 for n in shape):
-        raise ShapeError(f"{where}: size is {size}; sizes must be 0 or more").add_place(user_place())
+        raise ShapeError(f"{where}: size is {size}; sizes must be 0 or more").add_place(
+            user_place()
+        )
     return shape
 
 
@@ -103,9 +105,13 @@ class RNG:
 
     def __init__(self, seed: int | None = None, device: Any = None) -> None:
         if seed is not None and not isinstance(seed, (int, np.integer)):
-            raise ArgumentError(f"RNG: seed is {seed!r}; it must be an integer").add_place(user_place())
+            raise ArgumentError(f"RNG: seed is {seed!r}; it must be an integer").add_place(
+                user_place()
+            )
         self._device = None if device is None else as_device(device)
-        self._own = None if seed is None else make_state(int(seed), self._device or default_device())
+        self._own = (
+            None if seed is None else make_state(int(seed), self._device or default_device())
+        )
 
     @property
     def state(self) -> Tensor:
@@ -117,7 +123,9 @@ class RNG:
             return draw(default_state(like.device), count)
         return draw(self.state, count)
 
-    def uniform(self, low: float = 0, high: float = 1, size: Size = None, dtype: Any = None) -> Tensor:
+    def uniform(
+        self, low: float = 0, high: float = 1, size: Size = None, dtype: Any = None
+    ) -> Tensor:
         """Return numbers spread evenly in [low, high).
 
         Parameters
@@ -143,13 +151,15 @@ class RNG:
         """
         shape, kind = _shape(size, "uniform"), _float(dtype, "uniform")
         if not low <= high:
-            raise ArgumentError(f"uniform: low is {low} and high is {high}; low must not be above high").add_place(
-                user_place()
-            )
+            raise ArgumentError(
+                f"uniform: low is {low} and high is {high}; low must not be above high"
+            ).add_place(user_place())
         state = self._draw(draws.uniform_words(math.prod(shape), kind))
         return draws.uniform(state, low=low, high=high, shape=shape, dtype=kind)
 
-    def normal(self, mean: float = 0, std: float = 1, size: Size = None, dtype: Any = None) -> Tensor:
+    def normal(
+        self, mean: float = 0, std: float = 1, size: Size = None, dtype: Any = None
+    ) -> Tensor:
         """Return normally distributed numbers.
 
         Parameters
@@ -176,7 +186,9 @@ class RNG:
         """
         shape, kind = _shape(size, "normal"), _float(dtype, "normal")
         if not std >= 0:
-            raise ArgumentError(f"normal: std is {std}; it must be 0 or more").add_place(user_place())
+            raise ArgumentError(f"normal: std is {std}; it must be 0 or more").add_place(
+                user_place()
+            )
         state = self._draw(draws.normal_words(math.prod(shape), kind))
         return draws.normal(state, mean=mean, std=std, shape=shape, dtype=kind)
 
@@ -210,7 +222,9 @@ class RNG:
             return order.astype(dtype)
         values = n if isinstance(n, Tensor) else Tensor(n)
         if not values.ndim:
-            raise ShapeError("permutation: the tensor has no axis; it must have at least 1").add_place(user_place())
+            raise ShapeError(
+                "permutation: the tensor has no axis; it must have at least 1"
+            ).add_place(user_place())
         rows = values.shape[0]
         order = draws.permutation(self._draw(draws.permutation_words(rows), values), n=rows)
         return ops.gather.index(values, order, axes=(0,))
@@ -408,15 +422,20 @@ class RNG:
         """
         inp = inp if isinstance(inp, Tensor) else Tensor(inp)
         if not inp.dtype.is_float:
-            raise DTypeError(f"multinomial: inp is {inp.dtype}; it must be a float tensor").add_place(user_place())
+            raise DTypeError(
+                f"multinomial: inp is {inp.dtype}; it must be a float tensor"
+            ).add_place(user_place())
         if inp.ndim not in (1, 2):
-            raise ShapeError(f"multinomial: inp has shape {inp.shape}; it must be (n, c) or (c,)").add_place(user_place())
+            raise ShapeError(
+                f"multinomial: inp has shape {inp.shape}; it must be (n, c) or (c,)"
+            ).add_place(user_place())
         classes = inp.shape[-1]
         most = None if replacement else classes
         if num_samples < 1 or not classes or (most is not None and num_samples > most):
             raise ArgumentError(
                 f"multinomial: num_samples is {num_samples}; with {classes} weights"
-                f"{' and no replacement' if most is not None else ''} it must be 1{f' to {most}' if most else ' or more'}"
+                f"{' and no replacement' if most is not None else ''} "
+                f"it must be 1{f' to {most}' if most else ' or more'}"
             ).add_place(user_place())
         weights = inp.astype(wide_of(inp.dtype))
         shape = (*inp.shape[:-1], num_samples if replacement else classes)
@@ -430,7 +449,9 @@ class RNG:
         below = ops.comparison.less_equal(
             ops.shape.expand_dims(sums, axis=-2), ops.shape.expand_dims(u * total, axis=-1)
         )
-        return ops.elementwise.minimum(ops.reduction.sum(below.astype("int32"), axis=-1), classes - 1)
+        return ops.elementwise.minimum(
+            ops.reduction.sum(below.astype("int32"), axis=-1), classes - 1
+        )
 
 
 def _float(dtype: Any, where: str) -> Any:
@@ -438,18 +459,28 @@ def _float(dtype: Any, where: str) -> Any:
 
     kind = DEFAULT_FLOAT if dtype is None else as_dtype(dtype)
     if not kind.is_float:
-        raise DTypeError(f"{where}: dtype is {kind}; it must be a float dtype").add_place(user_place())
+        raise DTypeError(f"{where}: dtype is {kind}; it must be a float dtype").add_place(
+            user_place()
+        )
     return kind
 
 
-def _parameters(where: str, size: Size, **given: Tensor | float) -> tuple[list[Tensor], tuple[int, ...]]:
+def _parameters(
+    where: str, size: Size, **given: Tensor | float
+) -> tuple[list[Tensor], tuple[int, ...]]:
     """Return the parameters of a distribution as float tensors, and the shape of the draw."""
     found = []
     for name, value in given.items():
         if isinstance(value, (int, float)) and not value > 0:
-            raise ArgumentError(f"{where}: {name} is {value}; it must be above 0").add_place(user_place())
+            raise ArgumentError(f"{where}: {name} is {value}; it must be above 0").add_place(
+                user_place()
+            )
         like = next((v for v in given.values() if isinstance(v, Tensor)), None)
-        made = value if isinstance(value, Tensor) else Tensor(value, device=None if like is None else like.device)
+        made = (
+            value
+            if isinstance(value, Tensor)
+            else Tensor(value, device=None if like is None else like.device)
+        )
         found.append(made if made.dtype.is_float else made.astype(float32))
     shape = _shape(size, where) + broadcast(*(p.shape for p in found), where=where)
     return found, shape

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from .debug import debug
 from .device import BACKENDS, Kernel
 from .errors import InternalError
 from .graph import Signature
+from .threads import limit_threads
 
 
 class RefBackend:
@@ -78,3 +80,5 @@ def _copying_all(function: Any, attrs: dict[str, Any], name: str) -> Kernel:
 
 
 BACKENDS["ref"] = RefBackend()
+if debug.threads or debug.deterministic:  # a fixed number of BLAS threads gives the same bits on every run
+    limit_threads(1 if debug.deterministic else debug.threads)

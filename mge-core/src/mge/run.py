@@ -193,7 +193,7 @@ def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
         if i in history:
             for tape in ACTIVE:
                 tape.keep(node)
-        elif node.buffer is not None:
+        elif node.buffer is not None and tokens[i].__class__ is tuple:  # leaves may hold history of a tape
             node.inputs = ()
     failed = [values[i] for i in wanted if values[i].__class__ is Failure]
     if failed:

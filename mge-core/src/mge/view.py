@@ -151,10 +151,8 @@ def _described_stages(stages: Sequence[tuple[str, Graph]], plan: Any) -> dict[st
         kept = every[:LIMIT_NODES]
         waiting: dict[tuple, deque[int]] = defaultdict(deque)
         same = {n: known[n] for n in kept if n in known}
-        for number in known.values() - same.values():
+        for number in sorted(set(known.values()) - set(same.values())):
             waiting[tuple(nodes[number])].append(number)
-        for number in waiting.values():
-            number.extend(sorted(number.popleft() for _ in range(len(number))))
         numbers: dict[Node, int] = {}
         for node in kept:
             number = same.get(node)
@@ -248,7 +246,7 @@ def _described_plan(plan: Any) -> dict[str, Any]:
                 list(s.inputs),
                 list(s.outputs),
                 list(s.slot.waits),
-                getattr(s.kernel, "__qualname__", type(s.kernel).__name__).split(".")[0].strip("_"),
+                getattr(s.kernel, "name", ""),
             ]
             for s in plan.steps
         ],

@@ -9,7 +9,6 @@ import mge
 import mge.functional as F
 from mge.errors import ArgumentError, DTypeError, IndexRangeError, MgeError, ShapeError, TraceError
 from mge.grad import gradients
-from mge.graph import MODE, Recording, changed
 
 shapes = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
 
@@ -364,24 +363,43 @@ def test_unique(values, size):
     assert np.array_equal(given.numpy(), padded.astype(np.float32), equal_nan=True)
 
 
-def test_a_mask_inside_a_trace_names_the_size_form():
-    class Owner:
-        """What a trace is to its recording, as far as a mask asks."""
-
-        inlines = traces = False
-        device = mge.tensor(0).device
-
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, mask: x[mask],
+        lambda x, mask: F.cond_take(mask, x)[0],
+        lambda x, mask: F.non_zero(mask),
+        lambda x, mask: F.unique(x),
+        lambda x, mask: mge.functional.where(mask, x, x)[mask],
+    ],
+)
+def test_a_mask_inside_a_trace_names_the_size_form(call):
     x, mask = mge.tensor([1.0, 2.0]), mge.tensor([True, False])
-    assert MODE.get().recording is None
-    with changed(recording=Recording(Owner())):
-        for call in (
-            lambda: x[mask],
-            lambda: F.cond_take(mask, x),
-            lambda: F.non_zero(mask),
-            lambda: F.unique(x),
-        ):
-            with pytest.raises(TraceError, match=r"cond_take\(mask, x, size=n\)"):
-                call()
+    with pytest.raises(TraceError, match=r"cond_take\(mask, x, size=n\)"):
+        mge.jit.trace(call)(x, mask)
+
+
+def test_the_size_forms_and_masked_writes_trace():
+    @mge.jit.trace
+    def function(x):
+        mask = x > 1
+        values, index, count = F.cond_take(mask, x, size=3)
+        distinct, number = F.unique(x, size=2)
+        y = x[...]
+        y[mask] = 0
+        return values, index, count, F.non_zero(mask, size=2)[0], distinct, number, y
+
+    for array in ([1.0, 2.0, 3.0], [4.0, 1.0, 1.0], [1.0, 1.0, 1.0]):
+        array = np.array(array, np.float32)
+        values, index, count, rows, distinct, number, y = function(mge.tensor(array))
+        found = np.flatnonzero(array > 1)
+        assert np.array_equal(values.numpy()[: len(found)], array[found])
+        assert np.array_equal(index.numpy(), [*found, *[-1] * (3 - len(found))])
+        assert int(count) == len(found)
+        assert np.array_equal(rows.numpy().ravel(), [*found[:2], *[-1] * (2 - len(found))])
+        assert int(number) == len(np.unique(array))
+        assert np.array_equal(distinct.numpy()[: int(number)], np.unique(array)[:2])
+        assert np.array_equal(y.numpy(), np.where(array > 1, 0, array))
 
 
 def test_unique_keeps_the_dtype():

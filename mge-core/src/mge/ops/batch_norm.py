@@ -6,14 +6,14 @@ After ``norm_reference``; before ``batch_norm_infer``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtype import wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
-from ..types import Shape, Type, abstract
+from ..types import Shape, abstract
 from .exponential import rsqrt, square
 from .norm_reference import standardized, standardized_backward, wide_array
 from .reduction import converted, mean, sum
@@ -35,7 +35,7 @@ def per_channel(ndim: int, c: int) -> Shape:
     return (1, c, *(1,) * (ndim - 2))
 
 
-def check_input(where: str, inp: Type) -> None:
+def check_input(where: str, inp: Any) -> None:
     """Check that a tensor is float and has channels."""
     if not inp.dtype.is_float:
         raise DTypeError(f"{where}: inp is {inp.dtype}; it must be a float tensor")
@@ -43,7 +43,7 @@ def check_input(where: str, inp: Type) -> None:
         raise ShapeError(f"{where}: inp has shape {inp.shape}; it must be (n, channels, ...)")
 
 
-def check_channels(where: str, inp: Type, **given: Type | None) -> None:
+def check_channels(where: str, inp: Any, **given: Any) -> None:
     """Check that each tensor is float and holds one number for each channel: (c,) or (1, c, 1, ...)."""
     c = inp.shape[1]
     for name, type_ in given.items():
@@ -59,7 +59,7 @@ def check_channels(where: str, inp: Type, **given: Type | None) -> None:
             )
 
 
-def _check_not_empty(where: str, inp: Type) -> None:
+def _check_not_empty(where: str, inp: Any) -> None:
     if inp.size == 0:
         raise ShapeError(
             f"{where}: inp has shape {inp.shape}; statistics of a batch need at least 1 element for each channel"
@@ -173,13 +173,13 @@ def _(inp, weight=None, bias=None, *, eps):
     return converted(y, inp.dtype), reshape(average, shape=shape), reshape(var, shape=shape)
 
 
-def flat_channels(x: Tensor, like: Tensor) -> Tensor:
+def flat_channels(x: Tensor, like: Any) -> Tensor:
     """Return one number for each channel in the shape and dtype of ``like``."""
     x = converted(x, like.dtype)
     return x if x.shape == like.shape else reshape(x, shape=like.shape)
 
 
-def scale_of(var: Tensor, weight: Tensor | None, eps: float, like: Tensor) -> Tensor:
+def scale_of(var: Tensor, weight: Tensor | None, eps: float, like: Any) -> Tensor:
     """Return ``weight / sqrt(var + eps)``."""
     scale = rsqrt(var + eps)
     return scale if weight is None else scale * flat_channels(weight, like)

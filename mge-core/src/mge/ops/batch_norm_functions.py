@@ -108,7 +108,8 @@ def batch_norm(
         return y
     momentum = float(momentum)
     count = inp.size // max(inp.shape[1], 1)
-    new_mean = new_var = None
+    new_mean: Any = None
+    new_var: Any = None
     if running_mean is not None:
         _check_running(inp, running_mean, "running_mean")
         new_mean = moving_average(running_mean, batch_mean, momentum=momentum)
@@ -119,9 +120,9 @@ def batch_norm(
         )
     if not inplace:
         return y, new_mean, new_var
-    if new_mean is not None:
+    if running_mean is not None:
         running_mean._assign(new_mean)
-    if new_var is not None:
+    if running_var is not None:
         running_var._assign(new_var)
     return y
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
-from ..types import Shape, Type, abstract
+from ..types import Shape, abstract
 from .conv_reference import convolve, convolve_backward_data, convolve_backward_weight
 from .windows import Sizes, check_at_least, window_counts
 
@@ -66,7 +66,7 @@ def _result_shape(
     )
 
 
-def _check_float(where: str, **given: Type) -> None:
+def _check_float(where: str, **given: Any) -> None:
     for name, type_ in given.items():
         if not type_.dtype.is_float:
             raise DTypeError(

@@ -17,8 +17,8 @@ import numpy as np
 from ..dtype import as_dtype, wide_of
 from .windows import Sizes, product, tap_slices, windows
 
-BLOCK_BYTES = 4 << 20  # columns of one block: the best of 1 to 16 MB on two x86 machines
-LIMIT_BYTES = 32 << 20  # columns of one image; above it, its rows are split
+BLOCK_BYTES = 4 << 20  # columns and products of one block; 2 to 8 MB are about equally fast
+LIMIT_BYTES = 32 << 20  # the same of one image; above it, its rows are split
 POINTWISE_MIN = 16  # a 1x1 kernel on fewer pixels than this multiplies many images at once
 
 Block = tuple[slice, slice]  # of images, and of rows of the output
@@ -45,16 +45,11 @@ def convolve(
         return
     columns = _Columns(inp, kernel, stride, padding, dilation, count, wide)
     scratch = _Scratch(wide)
-    for images, rows in columns.blocks():
+    for images, rows in columns.blocks(outputs):
         target = out[images, :, rows]
-        product_ = np.matmul(
-            matrix,
-            columns(images, rows, groups),
-            out=scratch(groups, outputs // groups, target.size // outputs),
-        )
-        np.copyto(
-            target, product_.reshape(_outer_first(target)).swapaxes(0, 1), casting="same_kind"
-        )
+        y = scratch(groups, outputs // groups, target.size // outputs)
+        np.matmul(matrix, columns(images, rows, groups), out=y)
+        np.copyto(target, y.reshape(_channel_first(target)).swapaxes(0, 1), casting="same_kind")
 
 
 def convolve_backward_data(
@@ -87,9 +82,9 @@ def convolve_backward_data(
         return
     size = input_shape[2:]
     inside = tuple(slice(p, p + s) for p, s in zip(padding, size))
-    per_image = channels * product(kernel) * product(count) * wide.itemsize
+    per_image = (channels * product(kernel) + dy.shape[1]) * product(count) * wide.itemsize
     gathered, scratch, padded = _Scratch(wide), _Scratch(wide), _Scratch(wide)
-    sums = None
+    sums = padded(0)
     for images, rows in _blocks(dy.shape[0], count, per_image):
         n = images.stop - images.start
         if rows.start == 0:
@@ -97,9 +92,8 @@ def convolve_backward_data(
             sums.fill(0)
         part = (rows.stop - rows.start, *count[1:])
         given = _channels_first(dy, images, rows, gathered).reshape(groups, -1, n * product(part))
-        multiply = (
-            np.multiply if matrix.shape[2] == 1 else np.matmul
-        )  # BLAS is slow at outer products
+        # One output to a group makes it an outer product, at which BLAS is slow.
+        multiply = np.multiply if matrix.shape[2] == 1 else np.matmul
         taps = multiply(matrix, given, out=scratch(groups, matrix.shape[1], given.shape[2]))
         taps = taps.reshape(channels, *kernel, n, *part)
         for tap in np.ndindex(*kernel):
@@ -108,11 +102,8 @@ def convolve_backward_data(
             place = sums[(slice(None), slice(None), *tap_slices(tuple(offset), stride, part))]
             np.add(place, taps[(slice(None), *tap)], out=place)
         if rows.stop == count[0]:
-            np.copyto(
-                out[images],
-                sums[(slice(None), slice(None), *inside)].swapaxes(0, 1),
-                casting="same_kind",
-            )
+            dx = sums[(slice(None), slice(None), *inside)].swapaxes(0, 1)
+            np.copyto(out[images], dx, casting="same_kind")
 
 
 def convolve_backward_weight(
@@ -134,7 +125,7 @@ def convolve_backward_weight(
     sums = np.zeros((groups, outputs // groups, product(weight_shape[1:])), wide)
     columns = _Columns(inp, weight_shape[2:], stride, padding, dilation, dy.shape[2:], wide)
     gathered = _Scratch(wide)
-    for images, rows in columns.blocks():
+    for images, rows in columns.blocks(outputs):
         given = _channels_first(dy, images, rows, gathered).reshape(groups, outputs // groups, -1)
         sums += np.matmul(given, columns(images, rows, groups).swapaxes(1, 2))
     np.copyto(out, sums.reshape(weight_shape), casting="same_kind")
@@ -170,12 +161,10 @@ class _Columns:
         self.scratch = _Scratch(wide)
         self.padded: np.ndarray | None = None
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the blocks of images and output rows."""
-        taps = self.inp.shape[1] * product(self.kernel)
-        return _blocks(
-            self.inp.shape[0], self.count, taps * product(self.count) * self.wide.itemsize
-        )
+    def blocks(self, outputs: int) -> Iterator[Block]:
+        """Yield the blocks of images and rows of the output, for so many output channels."""
+        values = (self.inp.shape[1] * product(self.kernel) + outputs) * product(self.count)
+        return _blocks(self.inp.shape[0], self.count, values * self.wide.itemsize)
 
     def __call__(self, images: slice, rows: slice, groups: int) -> np.ndarray:
         source = self.load(images)
@@ -241,7 +230,7 @@ def _multiply_pixels(
         np.copyto(target[image], np.matmul(matrix, source[image].astype(wide)), casting="same_kind")
 
 
-def _outer_first(block: np.ndarray) -> Sizes:
+def _channel_first(block: np.ndarray) -> Sizes:
     """Return the shape of a block (n, o, *rows) with its channels first."""
     return (block.shape[1], block.shape[0], *block.shape[2:])
 
@@ -250,7 +239,7 @@ def _channels_first(dy: np.ndarray, images: slice, rows: slice, scratch: _Scratc
     """Return a block of ``dy`` as a dense array (o, n, *rows)."""
     part = dy[images, :, rows]
     if part.dtype == scratch.array.dtype and len(part) == 1 and part.flags.c_contiguous:
-        return part.reshape(_outer_first(part))
-    dense = scratch(*_outer_first(part))
+        return part.reshape(_channel_first(part))
+    dense = scratch(*_channel_first(part))
     np.copyto(dense, part.swapaxes(0, 1))
     return dense

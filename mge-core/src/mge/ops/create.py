@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import op as op_module
 from ..dtype import DType, as_dtype, float64, int32, int64, promote
-from ..errors import ArgumentError, DTypeError, ShapeError, user_place
-from ..graph import changed
+from ..errors import ArgumentError, ShapeError, user_place
+from ..graph import MODE, Signature, changed, current_recording
 from .constant import constant, iota
-from .shape import broadcast_to, expand_dims, reshape
+from .shape import broadcast_to, reshape
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
 FUNCTIONS = (
-    "full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "arange", "linspace", "eye", "one_hot",
+    "full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "arange", "linspace", "eye",
 )  # fmt: skip
 
 
@@ -30,9 +31,7 @@ def on_device(device: Any) -> Any:
     """Return a context in which nodes without inputs are made on ``device``; None changes nothing."""
     if device is None:
         return contextlib.nullcontext()
-    from ..device import as_device
-
-    return changed(device=as_device(device))
+    return changed(device=op_module.as_device(device))
 
 
 def as_shape(shape: Any, where: str) -> tuple[int, ...]:
@@ -53,9 +52,24 @@ def as_shape(shape: Any, where: str) -> tuple[int, ...]:
     return made
 
 
+_SCALARS: dict[tuple, Signature] = {}
+
+
 def scalar(value: Any, dtype: DType) -> Tensor:
     """Return a 0-d ``constant`` node."""
-    return constant(data=np.array(value).astype(dtype.dtype).tobytes(), shape=(), dtype=dtype)
+    data = np.array(value).astype(dtype.dtype).tobytes()
+    mode = MODE.get()
+    if mode.eager:
+        return constant(data=data, shape=(), dtype=dtype)
+    recording = current_recording()
+    device = op_module.default_device() if recording.owner is None else recording.owner.device
+    sig = _SCALARS.get((data, dtype, device))
+    if sig is None:
+        if len(_SCALARS) >= 10_000:
+            _SCALARS.clear()
+        attrs = constant.normal_attrs({"data": data, "shape": (), "dtype": dtype})
+        sig = _SCALARS[data, dtype, device] = constant.signature((), attrs, device)
+    return op_module.record_nodes(sig, ())
 
 
 def counter(shape: tuple[int, ...], dtype: DType = int32) -> Tensor:
@@ -443,46 +457,3 @@ def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = N
     with on_device(device):
         made = equal(iota(shape=shape, axis=0), iota(shape=shape, axis=1))
     return as_type(made, as_dtype(dtype if dtype is not None else "float32"))
-
-
-def one_hot(inp: Tensor, num_classes: int) -> Tensor:
-    """Mark each class number by a 1 at its place in a row of zeros.
-
-    ``y[..., c] = 1 if inp[...] == c else 0``
-
-    Parameters
-    ----------
-    inp : (...) integer
-        Class numbers. One outside 0 to ``num_classes - 1`` gives a row of zeros.
-    num_classes : int
-
-    Returns
-    -------
-    (..., num_classes) same dtype as ``inp``
-
-    Raises
-    ------
-    DTypeError
-        ``inp`` is not an integer tensor.
-    ArgumentError
-        ``num_classes`` is less than 1.
-
-    Examples
-    --------
-    >>> one_hot(tensor([1, 0]), 3)
-    Tensor([[0, 1, 0],
-            [1, 0, 0]], dtype=int32, device=ref:0)
-    """
-    from .comparison import equal
-
-    if not inp.dtype.is_integer:
-        raise DTypeError(
-            f"one_hot: inp is {inp.dtype} of shape {inp.shape}; class numbers must be integers"
-        ).add_place(user_place())
-    if num_classes < 1:
-        raise ArgumentError(
-            f"one_hot: num_classes is {num_classes}; it must be at least 1"
-        ).add_place(user_place())
-    with on_device(inp.device):
-        classes = iota(shape=(num_classes,), dtype=inp.dtype)
-    return as_type(equal(expand_dims(inp, axis=-1), classes), inp.dtype)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 PRIVATE = ("softmax_cross_entropy", "softmax_cross_entropy_grad", "pick_class")
 
 
-def check_labels(pred: Type, label: Type, axis: int, label_smooth: float = 0.0, where: str = "cross_entropy") -> int:
+def check_labels(
+    pred: Type, label: Type, axis: int, label_smooth: float = 0.0, where: str = "cross_entropy"
+) -> int:
     """Return the axis of the classes counted from the front; raise an error where the inputs do not fit."""
     if not pred.dtype.is_float:
         raise DTypeError(f"{where}: pred is {pred.dtype}; it must be a float tensor")
@@ -42,7 +44,9 @@ def check_labels(pred: Type, label: Type, axis: int, label_smooth: float = 0.0, 
             f"with the classes on axis {axis}, label must have {wanted}"
         )
     if pred.shape[axis] == 0:
-        raise ShapeError(f"{where}: pred has shape {pred.shape}; axis {axis} must hold at least 1 class")
+        raise ShapeError(
+            f"{where}: pred has shape {pred.shape}; axis {axis} must hold at least 1 class"
+        )
     if not 0 <= label_smooth <= 1:
         raise ArgumentError(f"{where}: label_smooth is {label_smooth}; it must be 0 to 1")
     return axis
@@ -71,7 +75,9 @@ def _is_labelled(label: Tensor, classes: int, axis: int) -> Tensor:
 
 
 @op(autocast="high")
-def softmax_cross_entropy(pred: Tensor, label: Tensor, *, axis: int = 1, label_smooth: float = 0.0) -> Tensor:
+def softmax_cross_entropy(
+    pred: Tensor, label: Tensor, *, axis: int = 1, label_smooth: float = 0.0
+) -> Tensor:
     """Return the cross entropy of each row of logits with its label.
 
     ``y = log(sum_j(exp(pred[j]))) - (1 - s) * pred[label] - s * mean_j(pred[j])`` with ``s = label_smooth``
@@ -162,7 +168,10 @@ def _(rng):
     yield (rng.normal(size=(4, 3)), rng.integers(0, 3, 4)), {}
     yield (rng.normal(size=(4, 3)) * 5, rng.integers(0, 3, 4)), {"label_smooth": 0.1}
     yield (rng.normal(size=(2, 3, 4)), rng.integers(0, 3, (2, 4))), {"axis": 1}
-    yield (rng.normal(size=(2, 3, 4)), rng.integers(0, 4, (2, 3))), {"axis": -1, "label_smooth": 1.0}
+    yield (
+        (rng.normal(size=(2, 3, 4)), rng.integers(0, 4, (2, 3))),
+        {"axis": -1, "label_smooth": 1.0},
+    )
     yield (rng.normal(size=5), np.array(2)), {"axis": 0}
     yield (np.zeros((0, 3)), np.zeros(0, np.int32)), {}
 
@@ -205,9 +214,13 @@ def softmax_cross_entropy_grad(
     """
     check_labels(pred, label, axis, label_smooth)
     if dy.dtype != pred.dtype:
-        raise DTypeError(f"softmax_cross_entropy_grad: dy is {dy.dtype} and pred is {pred.dtype}; both must be the same")
+        raise DTypeError(
+            f"softmax_cross_entropy_grad: dy is {dy.dtype} and pred is {pred.dtype}; both must be the same"
+        )
     if dy.shape != label.shape:
-        raise ShapeError(f"softmax_cross_entropy_grad: dy has shape {dy.shape}; label has {label.shape}, it must too")
+        raise ShapeError(
+            f"softmax_cross_entropy_grad: dy has shape {dy.shape}; label has {label.shape}, it must too"
+        )
     return abstract(pred.shape, pred.dtype)
 
 
@@ -248,8 +261,14 @@ def _(dy, pred, label, *, axis, label_smooth):
 @softmax_cross_entropy_grad.samples
 def _(rng):
     yield (rng.normal(size=4), rng.normal(size=(4, 3)), rng.integers(0, 3, 4)), {}
-    yield (rng.normal(size=4), rng.normal(size=(4, 3)), rng.integers(0, 3, 4)), {"label_smooth": 0.1}
-    yield (rng.normal(size=(2, 4)), rng.normal(size=(2, 3, 4)), rng.integers(0, 3, (2, 4))), {"axis": -2}
+    yield (
+        (rng.normal(size=4), rng.normal(size=(4, 3)), rng.integers(0, 3, 4)),
+        {"label_smooth": 0.1},
+    )
+    yield (
+        (rng.normal(size=(2, 4)), rng.normal(size=(2, 3, 4)), rng.integers(0, 3, (2, 4))),
+        {"axis": -2},
+    )
     yield (rng.normal(size=()), rng.normal(size=5), np.array(2)), {"axis": 0}
     yield (np.zeros(0), np.zeros((0, 3)), np.zeros(0, np.int32)), {}
 

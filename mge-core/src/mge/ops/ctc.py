@@ -38,7 +38,9 @@ PRIVATE = ("ctc", "ctc_grad")
 NEVER = -1e30  # the logarithm of 0 in the lowering: finite, so that its gradient is 0 and not NaN
 
 
-def _check(log_probs: Type, pred_lengths: Type, label: Type, label_lengths: Type, blank: int) -> None:
+def _check(
+    log_probs: Type, pred_lengths: Type, label: Type, label_lengths: Type, blank: int
+) -> None:
     if not log_probs.dtype.is_float:
         raise DTypeError(f"ctc_loss: pred is {log_probs.dtype}; it must be a float tensor")
     named = {"pred_lengths": pred_lengths, "label": label, "label_lengths": label_lengths}
@@ -51,12 +53,18 @@ def _check(log_probs: Type, pred_lengths: Type, label: Type, label_lengths: Type
         )
     batch = log_probs.shape[1]
     if label.ndim != 2 or label.shape[0] != batch:
-        raise ShapeError(f"ctc_loss: label has shape {label.shape}; with pred {log_probs.shape} it must be ({batch}, s)")
+        raise ShapeError(
+            f"ctc_loss: label has shape {label.shape}; with pred {log_probs.shape} it must be ({batch}, s)"
+        )
     for name in ("pred_lengths", "label_lengths"):
         if named[name].shape != (batch,):
-            raise ShapeError(f"ctc_loss: {name} has shape {named[name].shape}; it must be ({batch},)")
+            raise ShapeError(
+                f"ctc_loss: {name} has shape {named[name].shape}; it must be ({batch},)"
+            )
     if not 0 <= blank < log_probs.shape[2]:
-        raise ArgumentError(f"ctc_loss: blank is {blank}; pred has {log_probs.shape[2]} classes, so it must be one of them")
+        raise ArgumentError(
+            f"ctc_loss: blank is {blank}; pred has {log_probs.shape[2]} classes, so it must be one of them"
+        )
 
 
 @op(autocast="high")
@@ -117,7 +125,9 @@ def _refuse(name: str, array: np.ndarray, low: int, high: int) -> None:
     """Raise an IndexRangeError that names the first value outside of low to high."""
     bad = array[(array < low) | (array > high)]
     if bad.size:
-        raise IndexRangeError(f"ctc_loss: {name} holds {int(bad.flat[0])}; it must be {low} to {high}")
+        raise IndexRangeError(
+            f"ctc_loss: {name} holds {int(bad.flat[0])}; it must be {low} to {high}"
+        )
 
 
 def _prepared(log_probs, pred_lengths, label, label_lengths, blank):
@@ -129,13 +139,19 @@ def _prepared(log_probs, pred_lengths, label, label_lengths, blank):
     read = np.arange(label.shape[1]) < counts[:, None]
     _refuse("label", label[read], 0, classes - 1)
     if (label[read] == blank).any():
-        raise IndexRangeError(f"ctc_loss: label holds {blank}, which is blank; labels must be other classes")
+        raise IndexRangeError(
+            f"ctc_loss: label holds {blank}, which is blank; labels must be other classes"
+        )
     states = np.full((batch, 2 * label.shape[1] + 1), blank)
     states[:, 1::2] = np.where(read, label, blank)
     skips = np.zeros(states.shape, np.bool_)
     skips[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
-    wide = np.promote_types(log_probs.dtype, np.float32) if log_probs.dtype.kind == "f" else np.float32
-    chances = np.take_along_axis(log_probs.astype(wide), np.broadcast_to(states, (steps, *states.shape)), axis=2)
+    wide = (
+        np.promote_types(log_probs.dtype, np.float32) if log_probs.dtype.kind == "f" else np.float32
+    )
+    chances = np.take_along_axis(
+        log_probs.astype(wide), np.broadcast_to(states, (steps, *states.shape)), axis=2
+    )
     return chances, states, skips, lengths, counts
 
 
@@ -171,16 +187,22 @@ def _total(alpha, counts):
 
 @ctc.reference
 def _(log_probs, pred_lengths, label, label_lengths, *, blank):
-    chances, _, skips, lengths, counts = _prepared(log_probs, pred_lengths, label, label_lengths, blank)
+    chances, _, skips, lengths, counts = _prepared(
+        log_probs, pred_lengths, label, label_lengths, blank
+    )
     with np.errstate(all="ignore"):
-        for alpha in _alphas(chances, skips, lengths):
-            pass
+        *_, alpha = _alphas(chances, skips, lengths)
         return (-_total(alpha, counts)).astype(log_probs.dtype)
 
 
 @ctc.gradient
 def _(dy, y, log_probs, pred_lengths, label, label_lengths, *, blank):
-    return ctc_grad(dy, log_probs, pred_lengths, label, label_lengths, blank=blank), None, None, None
+    return (
+        ctc_grad(dy, log_probs, pred_lengths, label, label_lengths, blank=blank),
+        None,
+        None,
+        None,
+    )
 
 
 class _States:
@@ -198,8 +220,12 @@ class _States:
         self.counts = reshape(cast(label_lengths, dtype=int32), (batch, 1))
         label = cast(label, dtype=int32)
         label = where(less(iota(shape=(1, label.shape[1]), axis=1), self.counts), label, blank)
-        pairs = concat([expand_dims(label, axis=2), full((*label.shape, 1), blank, dtype=int32)], axis=2)
-        states = concat([full((batch, 1), blank, dtype=int32), reshape(pairs, (batch, count - 1))], axis=1)
+        pairs = concat(
+            [expand_dims(label, axis=2), full((*label.shape, 1), blank, dtype=int32)], axis=2
+        )
+        states = concat(
+            [full((batch, 1), blank, dtype=int32), reshape(pairs, (batch, count - 1))], axis=1
+        )
         self.never = full((batch, 2), NEVER, dtype=self.dtype)
         self.line = iota(shape=(1, count), axis=1)
         ahead = concat([full((batch, 2), blank, dtype=int32), states], axis=1)
@@ -271,8 +297,7 @@ def _log_sum(*terms: Tensor) -> Tensor:
 @ctc.lowering
 def _(log_probs, pred_lengths, label, label_lengths, *, blank):
     states = _States(log_probs, pred_lengths, label, label_lengths, blank)
-    for alpha in states.alphas():
-        pass
+    *_, alpha = states.alphas()
     total = reshape(states.total(alpha), pred_lengths.shape)
     return cast(where(less(total, NEVER / 10), math.inf, -total), dtype=log_probs.dtype)
 
@@ -282,16 +307,30 @@ def _samples(rng, with_dy):
     for steps, counts, blank in [(4, [2, 1], 0), (5, [1, 0], 0), (4, [2, 1], 3)]:
         logits = rng.normal(size=(steps, 2, 4))
         chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        inputs = (chances, lengths, label if blank == 0 else np.array([[1, 0], [2, 2]]), np.array(counts))
+        inputs = (
+            chances,
+            lengths,
+            label if blank == 0 else np.array([[1, 0], [2, 2]]),
+            np.array(counts),
+        )
         yield ((rng.normal(size=2), *inputs) if with_dy else inputs), {"blank": blank}
-    empty = (np.zeros((2, 0, 3)), np.zeros(0, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int32))
+    empty = (
+        np.zeros((2, 0, 3)),
+        np.zeros(0, np.int32),
+        np.zeros((0, 1), np.int32),
+        np.zeros(0, np.int32),
+    )
     yield ((np.zeros(0), *empty) if with_dy else empty), {}
 
 
 @ctc.samples
 def _(rng):
     yield from _samples(rng, with_dy=False)
-    impossible = (np.array([2]), np.array([[1, 1]]), np.array([2]))  # needs a blank between: three steps
+    impossible = (
+        np.array([2]),
+        np.array([[1, 1]]),
+        np.array([2]),
+    )  # needs a blank between: three steps
     yield (np.full((2, 1, 3), -1.0, np.float32), *impossible), {}
 
 
@@ -345,7 +384,9 @@ def ctc_grad(
     """
     _check(log_probs, pred_lengths, label, label_lengths, blank)
     if dy.dtype != log_probs.dtype:
-        raise DTypeError(f"ctc_grad: dy is {dy.dtype} and log_probs is {log_probs.dtype}; both must be the same")
+        raise DTypeError(
+            f"ctc_grad: dy is {dy.dtype} and log_probs is {log_probs.dtype}; both must be the same"
+        )
     if dy.shape != pred_lengths.shape:
         raise ShapeError(f"ctc_grad: dy has shape {dy.shape}; it must be {pred_lengths.shape}")
     return abstract(log_probs.shape, log_probs.dtype)
@@ -353,7 +394,9 @@ def ctc_grad(
 
 @ctc_grad.reference
 def _(dy, log_probs, pred_lengths, label, label_lengths, *, blank):
-    chances, states, skips, lengths, counts = _prepared(log_probs, pred_lengths, label, label_lengths, blank)
+    chances, states, skips, lengths, counts = _prepared(
+        log_probs, pred_lengths, label, label_lengths, blank
+    )
     steps, rows = len(chances), np.arange(len(states))
     with np.errstate(all="ignore"):
         alpha = np.stack(list(_alphas(chances, skips, lengths)))
@@ -466,9 +509,13 @@ def ctc_loss(
     from .softmax import logsoftmax
 
     check_reduction(reduction, "ctc_loss")
-    pred, pred_lengths, label, label_lengths = map(as_tensor, (pred, pred_lengths, label, label_lengths))
+    pred, pred_lengths, label, label_lengths = map(
+        as_tensor, (pred, pred_lengths, label, label_lengths)
+    )
     if pred.ndim != 3:
-        raise ShapeError(f"ctc_loss: pred has shape {pred.shape}; it must be (t, n, c)").add_place(user_place())
+        raise ShapeError(f"ctc_loss: pred has shape {pred.shape}; it must be (t, n, c)").add_place(
+            user_place()
+        )
     if with_logits:
         chances = logsoftmax(pred, axis=2)
     else:

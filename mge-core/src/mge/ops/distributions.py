@@ -27,7 +27,9 @@ GAMMA_TRIES = 8  # each fails with probability 0.05 at most, all of them with 4e
 GAMMA_UNITS = 3 * GAMMA_TRIES + 1
 POISSON_TRIES = 12  # each fails with probability 0.2 at most, all of them with 4e-9
 POISSON_UNITS = 2 * POISSON_TRIES + 1
-POISSON_TERMS = 64  # the tail beyond them weighs under 1e-27 where inversion is used, for rates below 10
+POISSON_TERMS = (
+    64  # the tail beyond them weighs under 1e-27 where inversion is used, for rates below 10
+)
 TINY = 1e-30
 
 
@@ -88,16 +90,22 @@ def _(state, alpha):
     wide = wide_of(as_dtype(alpha.dtype))
     kind = wide.dtype.type
     a = alpha.astype(kind).reshape(-1, 1)
-    u = unit_array(philox_words(state, gamma_words(a.size, wide)), wide).reshape(a.size, GAMMA_UNITS)
+    u = unit_array(philox_words(state, gamma_words(a.size, wide)), wide).reshape(
+        a.size, GAMMA_UNITS
+    )
     tries = u[:, :-1].reshape(a.size, GAMMA_TRIES, 3)
     with np.errstate(all="ignore"):
         d = np.where(a < 1, a + kind(1), a) - kind(1 / 3)
         c = kind(1) / np.sqrt(d * kind(9))
-        x = np.sqrt(np.log(kind(1) - tries[..., 0]) * kind(-2)) * np.cos(tries[..., 1] * kind(TWO_PI))
+        x = np.sqrt(np.log(kind(1) - tries[..., 0]) * kind(-2)) * np.cos(
+            tries[..., 1] * kind(TWO_PI)
+        )
         v = c * x + kind(1)
         v = v * v * v
         log_v = np.log(np.maximum(v, kind(TINY)))
-        accepted = (v > 0) & (np.log(kind(1) - tries[..., 2]) < x * x * kind(0.5) + d - d * v + d * log_v)
+        accepted = (v > 0) & (
+            np.log(kind(1) - tries[..., 2]) < x * x * kind(0.5) + d - d * v + d * log_v
+        )
         first = np.argmax(accepted, axis=1)[:, None]
         y = d * np.maximum(np.take_along_axis(v, first, 1), kind(TINY))
         boost = np.exp(np.log(kind(1) - u[:, -1:]) / a)
@@ -127,7 +135,9 @@ def _(state, alpha):
     a = reshape(cast(alpha, dtype=wide), shape=(size, 1))
     u = reshape(unit_tensor(state, size * GAMMA_UNITS, wide), shape=(size, GAMMA_UNITS))
     tries = reshape(slice_along(u, 1, 0, GAMMA_UNITS - 1), shape=(size, GAMMA_TRIES, 3))
-    u1, u2, u3 = (reshape(slice_along(tries, 2, i, i + 1), shape=(size, GAMMA_TRIES)) for i in range(3))
+    u1, u2, u3 = (
+        reshape(slice_along(tries, 2, i, i + 1), shape=(size, GAMMA_TRIES)) for i in range(3)
+    )
     small = less(a, 1.0)
     d = where(small, a + 1.0, a) - 1 / 3
     c = 1.0 / sqrt(d * 9.0)
@@ -135,7 +145,9 @@ def _(state, alpha):
     v = c * x + 1.0
     v = v * v * v
     log_v = log(maximum(v, TINY))
-    accepted = logical_and(greater(v, 0.0), less(log(1.0 - u3), x * x * 0.5 + d - d * v + d * log_v))
+    accepted = logical_and(
+        greater(v, 0.0), less(log(1.0 - u3), x * x * 0.5 + d - d * v + d * log_v)
+    )
     first = reshape(argmax(cast(accepted, dtype="int32"), axis=1), shape=(size, 1))
     y = d * maximum(take_along(v, first, axis=1), TINY)
     boost = exp(log(1.0 - slice_along(u, 1, GAMMA_UNITS - 1, GAMMA_UNITS)) / a)
@@ -224,7 +236,9 @@ def _(state, lam):
     rate = lam.astype(np.float64).reshape(size, 1)
     u = unit_array(philox_words(state, poisson_words(size)), float64).reshape(size, POISSON_UNITS)
     with np.errstate(all="ignore"):
-        cdf = np.cumsum(np.exp(_TERM * np.log(np.maximum(rate, TINY)) - rate - _LOG_FACTORIAL), axis=1)
+        cdf = np.cumsum(
+            np.exp(_TERM * np.log(np.maximum(rate, TINY)) - rate - _LOG_FACTORIAL), axis=1
+        )
         low = np.sum(cdf <= u[:, :1], axis=1, keepdims=True).astype(np.float64)
         big = np.maximum(rate, 10.0)
         b = np.sqrt(big) * 2.53 + 0.931
@@ -270,7 +284,8 @@ def _(state, lam):
     rate = reshape(cast(lam, dtype=float64), shape=(size, 1))
     u = reshape(unit_tensor(state, size * POISSON_UNITS, float64), shape=(size, POISSON_UNITS))
     term, log_factorial = (
-        constant(data=x.tobytes(), shape=(1, POISSON_TERMS), dtype=float64) for x in (_TERM, _LOG_FACTORIAL)
+        constant(data=x.tobytes(), shape=(1, POISSON_TERMS), dtype=float64)
+        for x in (_TERM, _LOG_FACTORIAL)
     )
     terms = log(maximum(rate, TINY)) * term - rate - log_factorial
     cdf = cumsum(exp(terms), axis=1)
@@ -289,7 +304,9 @@ def _(state, lam):
     kept = maximum(k, 0.0)
     bound = kept * log(big) - big - _log_factorial(kept, log)
     slow = less_equal(log(v * inv_alpha / (a / (us * us) + b)), bound)
-    possible = logical_and(greater_equal(k, 0.0), logical_or(greater_equal(us, 0.013), less_equal(v, us)))
+    possible = logical_and(
+        greater_equal(k, 0.0), logical_or(greater_equal(us, 0.013), less_equal(v, us))
+    )
     accepted = logical_or(quick, logical_and(possible, slow))
     first = reshape(argmax(cast(accepted, dtype="int32"), axis=1), shape=(size, 1))
     y = where(less(rate, 10.0), low, take_along(kept, first, axis=1))

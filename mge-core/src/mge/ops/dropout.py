@@ -32,7 +32,7 @@ def threshold(drop_prob: float) -> int:
 
 @op
 def keyed_dropout(inp: Tensor, state: Tensor, *, drop_prob: float) -> Tensor:
-    """Set elements to 0 where the random word of their index is small; scale the others.
+    """Set elements to 0 where their random word is small, and scale the others.
 
     ``y[i] = inp[i] / (1 - drop_prob)`` where ``word[i] >= drop_prob * 2**32``, else 0
 

@@ -37,8 +37,8 @@ class _Parts:
 
     Attributes
     ----------
-    starts, stops, steps : list of int
-        The ``slice`` over the tensor's axes; axes that are indexed otherwise are whole.
+    cut : dict
+        Starts, stops and steps of the ``slice`` over the tensor's axes; axes indexed otherwise are whole.
     is_whole : bool
         That slice takes everything.
     sliced : tuple of int
@@ -57,81 +57,50 @@ class _Parts:
     """
 
     __slots__ = (
-        "after", "arrays", "axes", "before", "inner", "is_whole", "kept_before", "sliced", "starts", "steps", "stops",
+        "after", "arrays", "axes", "before", "cut", "inner", "is_whole", "kept_before", "sliced",
     )  # fmt: skip
 
     def __init__(self, shape: tuple[int, ...], index: Any, where: str) -> None:
         entries = _entries(shape, index, where)
-        self.starts, self.stops, self.steps = [], [], []
         self.axes, self.arrays = [], []
-        self.is_whole = True
+        cuts: list[tuple[int, int, int]] = []
         inner: list[int] = []
-        made: list[
-            tuple[int, bool]
-        ] = []  # sizes of the result but for the arrays', and whether they are of inner
-        # NumPy: the arrays' axes stand where the first array was, or in front if something lies between two arrays.
-        has_arrays = any(
-            isinstance(e, np.ndarray) or hasattr(e, "_node") and (e.ndim or e.dtype.is_bool)
-            for e in entries
-        )
-        place, state = 0, "none"
-        axis = 0
+        made: list[tuple[int, bool]] = []  # the result's sizes without the arrays' axes
+        places: list[
+            int | None
+        ] = []  # of each entry: where in ``made`` it is, if it counts as an array
+        has_arrays = any(hasattr(e, "dtype") and (e.ndim or _is_bool(e)) for e in entries)
         for entry in entries:
+            counts, at = True, len(made)
+            axis = len(cuts)
             if isinstance(entry, int):
-                self._cut(entry, entry + 1, 1, shape[axis])
-                axis += 1
-                advanced = has_arrays
-            elif entry is None or isinstance(entry, slice):
-                advanced = False
-                if entry is None:
-                    made.append((1, False))
-                else:
-                    taken = range(*entry.indices(shape[axis]))
-                    if taken:
-                        self._cut(taken.start, taken.stop, taken.step, shape[axis])
-                    else:
-                        self._cut(0, 0, 1, shape[axis])
-                    inner.append(len(taken))
-                    made.append((len(taken), True))
-                    axis += 1
-            elif entry is Ellipsis:  # one that stands for no axis
-                advanced = False
+                cuts.append((entry, entry + 1, 1))
+                counts = has_arrays
+            elif entry is None or entry is Ellipsis:  # the latter stands for no axis here
+                made += [(1, False)] if entry is None else []
+                counts = False
+            elif isinstance(entry, slice):
+                taken = range(*entry.indices(shape[axis]))
+                cuts.append((taken.start, taken.stop, taken.step) if taken else (0, 0, 1))
+                inner.append(len(taken))
+                made.append((len(taken), True))
+                counts = False
             else:
-                advanced = True
-                count = entry.ndim if _is_bool(entry) else 1
-                for n in shape[axis : axis + count]:
-                    self._cut(0, n, 1, n)
+                sizes = shape[axis : axis + (entry.ndim if _is_bool(entry) else 1)]
+                cuts += [(0, n, 1) for n in sizes]
                 self.axes.append(len(inner))
                 self.arrays.append(entry)
-                inner.append(math.prod(shape[axis : axis + count]))
-                axis += count
-            if advanced and state == "none":
-                place, state = len(made), "open"
-            elif advanced and state == "closed":
-                place, state = 0, "front"
-            elif not advanced and state == "open":
-                state = "closed"
-        self.sliced = tuple(
-            len(range(a, b, s)) for a, b, s in zip(self.starts, self.stops, self.steps)
-        )
-        self.inner = tuple(inner)
+                inner.append(math.prod(sizes))
+            places.append(at if counts else None)
+        place = _place_of_arrays(places)
         self.before, self.after = made[:place], made[place:]
         self.kept_before = sum(kept for _, kept in self.before)
-
-    def _cut(self, start: int, stop: int, step: int, size: int) -> None:
-        self.starts.append(start)
-        self.stops.append(stop)
-        self.steps.append(step)
-        if (start, stop, step) != (0, size, 1):
-            self.is_whole = False
-
-    @property
-    def cut(self) -> dict[str, tuple[int, ...]]:
-        """The attributes of the ``slice``."""
-        return {
-            "starts": tuple(self.starts),
-            "stops": tuple(self.stops),
-            "steps": tuple(self.steps),
+        self.inner = tuple(inner)
+        self.sliced = tuple(len(range(*cut)) for cut in cuts)
+        self.is_whole = all(cut == (0, n, 1) for cut, n in zip(cuts, shape))
+        self.cut = {
+            name: tuple(cut[k] for cut in cuts)
+            for k, name in enumerate(("starts", "stops", "steps"))
         }
 
     def part(self, x: Tensor) -> Tensor:
@@ -162,6 +131,41 @@ class _Parts:
         arrays = list(range(first, first + count))
         others = [i for i in range(ndim) if i not in arrays]
         return (*others[: self.kept_before], *arrays, *others[self.kept_before :])
+
+
+def _place_of_arrays(places: list[int | None]) -> int:
+    """Return where the arrays' axes go: to the first array, or in front if something lies between two arrays."""
+    found = [i for i, place in enumerate(places) if place is not None]
+    if not found or found[-1] - found[0] + 1 != len(found):
+        return 0
+    return places[found[0]] or 0
+
+
+_PARTS: dict[tuple, _Parts] = {}  # of indices without arrays, by shape and index
+_MOST_PARTS = 10_000
+
+
+def _parts(shape: tuple[int, ...], index: Any, where: str) -> _Parts:
+    """Return an index taken apart; simple ones are found again without work."""
+    plain = []
+    for entry in index if isinstance(index, tuple) else (index,):
+        if isinstance(entry, slice):
+            bounds = entry.start, entry.stop, entry.step
+            if any(b is not None and type(b) is not int for b in bounds):
+                return _Parts(shape, index, where)
+            plain.append(bounds)
+        elif type(entry) is int or entry is None or entry is Ellipsis:
+            plain.append(entry)
+        else:
+            return _Parts(shape, index, where)
+    key = (shape, *plain)
+    found = _PARTS.get(key)
+    if found is None:
+        found = _Parts(shape, index, where)
+        if len(_PARTS) >= _MOST_PARTS:
+            _PARTS.clear()
+        _PARTS[key] = found
+    return found
 
 
 def _is_bool(entry: Any) -> bool:
@@ -296,7 +300,7 @@ def get_item(x: Tensor, index: Any) -> Tensor:
         A tensor as a mask inside a traced function.
     """
     try:
-        parts = _Parts(x.shape, index, "index")
+        parts = _parts(x.shape, index, "index")
         made = parts.part(x)
         if not parts.axes:
             shape = parts.shape_with(())
@@ -338,7 +342,7 @@ def set_item(x: Tensor, index: Any, value: Any) -> Tensor:
         ``value`` does not broadcast to the part.
     """
     try:
-        parts = _Parts(x.shape, index, "set_item")
+        parts = _parts(x.shape, index, "set_item")
         new = _value(x, value)
         if not parts.axes:
             new = _fitted(new, parts.shape_with(()))

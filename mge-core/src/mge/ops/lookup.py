@@ -1,7 +1,7 @@
 """Lookups: rows of a table and elements along an axis, by integer tensors.
 
-In: tables, positions. Out: ``gather``, ``scatter``, ``indexing_one_hot``, ``embedding``, ``embedding_bag``, and the
-two that trade channels for pixels, ``pixel_shuffle`` and ``pixel_unshuffle``.
+In: tables, positions. Out: ``gather``, ``scatter``, ``indexing_one_hot``, ``embedding``, ``embedding_bag``,
+``one_hot``, and the two that trade channels for pixels, ``pixel_shuffle`` and ``pixel_unshuffle``.
 After ``gather``; before ``tensor``.
 """
 
@@ -13,6 +13,7 @@ from ..dtype import int32
 from ..errors import ArgumentError, DTypeError, MgeError, ShapeError, user_place
 from ..op import OPS
 from ..types import normal_axis
+from .constant import iota
 from .create import as_type, counter, full_like, on_device, zeros
 from .gather import index as index_op
 from .gather import index_set, put_along, take_along
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 FUNCTIONS = (
-    "gather", "scatter", "indexing_one_hot", "embedding", "embedding_bag", "pixel_shuffle", "pixel_unshuffle",
+    "gather", "scatter", "indexing_one_hot", "embedding", "embedding_bag", "one_hot", "pixel_shuffle",
+    "pixel_unshuffle",
 )  # fmt: skip
 
 
@@ -431,3 +433,44 @@ def _check_pixels(where: str, name: str, inp: Tensor, factor: int) -> None:
         raise ArgumentError(f"{where}: {name} is {factor}; it must be at least 1").add_place(
             user_place()
         )
+
+
+def one_hot(inp: Tensor, num_classes: int) -> Tensor:
+    """Mark each class number by a 1 at its place in a row of zeros.
+
+    ``y[..., c] = 1 if inp[...] == c else 0``
+
+    Parameters
+    ----------
+    inp : (...) integer
+        Class numbers. One outside 0 to ``num_classes - 1`` gives a row of zeros.
+    num_classes : int
+
+    Returns
+    -------
+    (..., num_classes) same dtype as ``inp``
+
+    Raises
+    ------
+    DTypeError
+        ``inp`` is not an integer tensor.
+    ArgumentError
+        ``num_classes`` is less than 1.
+
+    Examples
+    --------
+    >>> one_hot(tensor([1, 0]), 3)
+    Tensor([[0, 1, 0],
+            [1, 0, 0]], dtype=int32, device=ref:0)
+    """
+    if not inp.dtype.is_integer:
+        raise DTypeError(
+            f"one_hot: inp is {inp.dtype} of shape {inp.shape}; class numbers must be integers"
+        ).add_place(user_place())
+    if num_classes < 1:
+        raise ArgumentError(
+            f"one_hot: num_classes is {num_classes}; it must be at least 1"
+        ).add_place(user_place())
+    with on_device(inp.device):
+        classes = iota(shape=(num_classes,), dtype=inp.dtype)
+    return as_type(OPS["equal"](expand_dims(inp, axis=-1), classes), inp.dtype)

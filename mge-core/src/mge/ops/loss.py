@@ -1,7 +1,7 @@
 """Losses: functions of predictions and labels, with a reduction.
 
 In: predictions and labels. Out: plain functions that build on the ops.
-After ``cross_entropy``; before ``ctc``.
+After ``cross_entropy``; before ``margin_loss``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import ArgumentError, ShapeError, user_place
 from ..types import broadcast
 from .cross_entropy import pick_class, softmax_cross_entropy
 from .elementwise import maximum, minimum
-from .exponential import exp, log, sqrt, square
+from .exponential import exp, log, square
 from .reduction import mean, sum
 from .rounding import abs
 from .select import cast, where
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FUNCTIONS = (
     "l1_loss", "square_loss", "smooth_l1_loss", "huber_loss", "cross_entropy", "binary_cross_entropy", "nll_loss",
-    "kl_div", "hinge_loss", "triplet_margin_loss", "cosine_embedding_loss",
+    "kl_div",
 )  # fmt: skip
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -44,14 +44,17 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
     return sum(loss) if reduction == "sum" else loss
 
 
-def _pair(pred: Any, label: Any, where: str) -> tuple[Tensor, Tensor]:
+def paired(pred: Any, label: Any, where: str) -> tuple[Tensor, Tensor]:
     """Return both as tensors of one float dtype, whose shapes are equal or one of which broadcasts to the other."""
     pred, label = as_tensor(pred), as_tensor(label)
     if pred.dtype.is_float:
         label = cast(label, dtype=pred.dtype) if label.dtype != pred.dtype else label
     elif label.dtype.is_float:
         pred = cast(pred, dtype=label.dtype)
-    if pred.shape != label.shape and broadcast(pred.shape, label.shape, where=where) not in (pred.shape, label.shape):
+    if pred.shape != label.shape and broadcast(pred.shape, label.shape, where=where) not in (
+        pred.shape,
+        label.shape,
+    ):
         raise ShapeError(
             f"{where}: pred has shape {pred.shape} and label has {label.shape}; one of them must have the common shape",
             hint="reshape label to the shape of pred",
@@ -92,7 +95,7 @@ def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
     Tensor(2.75, dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "l1_loss")
-    pred, label = _pair(pred, label, "l1_loss")
+    pred, label = paired(pred, label, "l1_loss")
     return reduced(abs(pred - label), reduction)
 
 
@@ -124,11 +127,13 @@ def square_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
     Tensor(9.75, dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "square_loss")
-    pred, label = _pair(pred, label, "square_loss")
+    pred, label = paired(pred, label, "square_loss")
     return reduced(square(pred - label), reduction)
 
 
-def smooth_l1_loss(pred: Tensor, label: Tensor, beta: float = 1.0, reduction: str = "mean") -> Tensor:
+def smooth_l1_loss(
+    pred: Tensor, label: Tensor, beta: float = 1.0, reduction: str = "mean"
+) -> Tensor:
     """Return a loss that is square for small differences and absolute for large ones.
 
     With ``d = abs(pred - label)``: ``y = mean(d**2 / (2 * beta) if d < beta else d - beta / 2)``
@@ -163,10 +168,12 @@ def smooth_l1_loss(pred: Tensor, label: Tensor, beta: float = 1.0, reduction: st
     """
     check_reduction(reduction, "smooth_l1_loss")
     if not beta >= 0:
-        raise ArgumentError(f"smooth_l1_loss: beta is {beta}; it must be 0 or more").add_place(user_place())
+        raise ArgumentError(f"smooth_l1_loss: beta is {beta}; it must be 0 or more").add_place(
+            user_place()
+        )
     if beta == 0:
         return l1_loss(pred, label, reduction)
-    pred, label = _pair(pred, label, "smooth_l1_loss")
+    pred, label = paired(pred, label, "smooth_l1_loss")
     d = abs(pred - label)
     near = minimum(d, float(beta))
     return reduced(square(near) * (0.5 / beta) + (d - near), reduction)
@@ -207,8 +214,10 @@ def huber_loss(pred: Tensor, label: Tensor, delta: float = 1.0, reduction: str =
     """
     check_reduction(reduction, "huber_loss")
     if not delta > 0:
-        raise ArgumentError(f"huber_loss: delta is {delta}; it must be above 0").add_place(user_place())
-    pred, label = _pair(pred, label, "huber_loss")
+        raise ArgumentError(f"huber_loss: delta is {delta}; it must be above 0").add_place(
+            user_place()
+        )
+    pred, label = paired(pred, label, "huber_loss")
     d = abs(pred - label)
     near = minimum(d, float(delta))
     return reduced(square(near) * 0.5 + (d - near) * float(delta), reduction)
@@ -282,7 +291,9 @@ def cross_entropy(
     return reduced(loss, reduction)
 
 
-def _soft_cross_entropy(pred: Tensor, label: Tensor, axis: int, with_logits: bool, smooth: float) -> Tensor:
+def _soft_cross_entropy(
+    pred: Tensor, label: Tensor, axis: int, with_logits: bool, smooth: float
+) -> Tensor:
     """Return the cross entropy of each row with a row of probabilities."""
     from .softmax import logsoftmax
 
@@ -336,13 +347,15 @@ def binary_cross_entropy(
     Tensor(0.6931472, dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "binary_cross_entropy")
-    pred, label = _pair(pred, label, "binary_cross_entropy")
+    pred, label = paired(pred, label, "binary_cross_entropy")
     if with_logits:
         from .exponential import log1p
 
         loss = maximum(pred, 0.0) - pred * label + log1p(exp(-abs(pred)))
     else:
-        loss = -(label * maximum(log(pred), -100.0) + (1.0 - label) * maximum(log(1.0 - pred), -100.0))
+        loss = -(
+            label * maximum(log(pred), -100.0) + (1.0 - label) * maximum(log(1.0 - pred), -100.0)
+        )
     return reduced(loss, reduction)
 
 
@@ -382,7 +395,9 @@ def nll_loss(pred: Tensor, label: Tensor, axis: int = 1, reduction: str = "mean"
     return reduced(-pick_class(pred, label, axis=axis), reduction)
 
 
-def kl_div(pred: Tensor, label: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+def kl_div(
+    pred: Tensor, label: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
     """Return the mean of the Kullback-Leibler divergence's terms.
 
     ``y = mean(label * (log(label) - pred))``; terms with ``label = 0`` are 0
@@ -418,7 +433,7 @@ def kl_div(pred: Tensor, label: Tensor, reduction: str = "mean", log_target: boo
     Tensor(0., dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "kl_div", (*REDUCTIONS, "batchmean"))
-    pred, label = _pair(pred, label, "kl_div")
+    pred, label = paired(pred, label, "kl_div")
     if log_target:
         loss = exp(label) * (label - pred)
     else:
@@ -426,154 +441,4 @@ def kl_div(pred: Tensor, label: Tensor, reduction: str = "mean", log_target: boo
         loss = where(some, label * log(where(some, label, 1.0)), 0.0) - label * pred
     if reduction == "batchmean":
         return sum(loss) / max(1, loss.shape[0] if loss.ndim else 1)
-    return reduced(loss, reduction)
-
-
-def hinge_loss(pred: Tensor, label: Tensor, norm: str = "L1", reduction: str = "mean") -> Tensor:
-    """Return the mean hinge loss, as of a support vector machine.
-
-    ``y = mean_i(sum_j(max(0, 1 - pred[i, j] * label[i, j])))``; with ``norm="L2"`` of the squares
-
-    Parameters
-    ----------
-    pred : (n, c) float
-        Scores.
-    label : (n, c) float
-        -1 or 1.
-    norm : {"L1", "L2"}, default "L1"
-    reduction : {"mean", "sum", "none"}, default "mean"
-
-    Returns
-    -------
-    () dtype of ``pred``; ``(n,)`` with ``reduction="none"``
-
-    Raises
-    ------
-    ShapeError
-        ``pred`` has no axis 1, or the shapes do not fit.
-    ArgumentError
-        There is no such ``norm`` or ``reduction``.
-
-    Examples
-    --------
-    >>> hinge_loss(tensor([[0.5, -0.5, 0.1], [-0.6, 0.7, 0.8]]), tensor([[1, -1, -1], [-1, 1, 1]]))
-    Tensor(1.5, dtype=float32, device=ref:0)
-    """
-    check_reduction(reduction, "hinge_loss")
-    if norm not in ("L1", "L2"):
-        raise ArgumentError(f"hinge_loss: norm is {norm!r}; it must be 'L1' or 'L2'").add_place(user_place())
-    pred, label = _pair(pred, label, "hinge_loss")
-    loss = maximum(1.0 - pred * label, 0.0)
-    return reduced(sum(square(loss) if norm == "L2" else loss, axis=1), reduction)
-
-
-def _distance(x: Tensor, y: Tensor, p: float, eps: float) -> Tensor:
-    """Return the p-norm of the difference of each pair of rows; ``eps`` keeps its root differentiable."""
-    d = x - y + eps
-    if p == 1:
-        return sum(abs(d), axis=-1)
-    if p == 2:
-        return sqrt(sum(square(d), axis=-1))
-    return sum(abs(d) ** float(p), axis=-1) ** (1.0 / p)
-
-
-def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    swap: bool = False,
-    reduction: str = "mean",
-) -> Tensor:
-    """Return how far anchors are from being nearer to their positive than to their negative.
-
-    ``y = mean(max(0, d(anchor, positive) - d(anchor, negative) + margin))``, ``d(x, z) = norm(x - z + eps)``
-
-    Parameters
-    ----------
-    anchor, positive, negative : (..., d) float
-    margin : float, default 1.0
-        In the units of the distance.
-    p : float, default 2.0
-        The norm's order, above 0.
-    eps : float, default 1e-6
-        Added to each difference; keeps the gradient of equal rows finite.
-    swap : bool, default False
-        Take the smaller of ``d(anchor, negative)`` and ``d(positive, negative)``.
-    reduction : {"mean", "sum", "none"}, default "mean"
-
-    Returns
-    -------
-    () dtype of ``anchor``; ``(...)`` with ``reduction="none"``
-
-    Raises
-    ------
-    ShapeError
-        The shapes do not broadcast, or there is no axis.
-    ArgumentError
-        ``p`` is not above 0, or there is no such ``reduction``.
-
-    Sources
-    -------
-    Balntas et al., Learning Local Feature Descriptors with Triplets, BMVC 2016 (with the swap).
-
-    Examples
-    --------
-    >>> triplet_margin_loss(tensor([[0.0, 0.0]]), tensor([[0.0, 3.0]]), tensor([[4.0, 0.0]]), margin=2.0, eps=0.0)
-    Tensor(1., dtype=float32, device=ref:0)
-    """
-    check_reduction(reduction, "triplet_margin_loss")
-    if not p > 0:
-        raise ArgumentError(f"triplet_margin_loss: p is {p}; it must be above 0").add_place(user_place())
-    anchor, positive, negative = map(as_tensor, (anchor, positive, negative))
-    far = _distance(anchor, negative, p, eps)
-    if swap:
-        far = minimum(far, _distance(positive, negative, p, eps))
-    loss = maximum(_distance(anchor, positive, p, eps) - far + float(margin), 0.0)
-    return reduced(loss, reduction)
-
-
-def cosine_embedding_loss(
-    inp1: Tensor, inp2: Tensor, label: Tensor, margin: float = 0.0, reduction: str = "mean"
-) -> Tensor:
-    """Return how far pairs of rows are from being alike, or from being unlike.
-
-    ``y = mean(1 - c if label == 1 else max(0, c - margin))`` with the cosine ``c`` of the two rows
-
-    Parameters
-    ----------
-    inp1, inp2 : (..., d) float
-    label : (...) any dtype
-        1 for pairs that should be alike, -1 for others.
-    margin : float, default 0.0
-        The cosine that unlike pairs may have, -1 to 1.
-    reduction : {"mean", "sum", "none"}, default "mean"
-
-    Returns
-    -------
-    () dtype of ``inp1``; ``(...)`` with ``reduction="none"``
-
-    Raises
-    ------
-    ShapeError
-        The shapes do not broadcast, or there is no axis.
-    ArgumentError
-        There is no such ``reduction``.
-
-    Notes
-    -----
-    ``1e-12`` is added to both squared lengths, so rows of zeros have cosine 0.
-
-    Examples
-    --------
-    >>> cosine_embedding_loss(tensor([[1.0, 0.0], [1.0, 0.0]]), tensor([[0.0, 2.0], [2.0, 0.0]]), tensor([1, -1]))
-    Tensor(1., dtype=float32, device=ref:0)
-    """
-    check_reduction(reduction, "cosine_embedding_loss")
-    inp1, inp2 = as_tensor(inp1), as_tensor(inp2)
-    lengths = sqrt((sum(square(inp1), axis=-1) + 1e-12) * (sum(square(inp2), axis=-1) + 1e-12))
-    cosine = sum(inp1 * inp2, axis=-1) / lengths
-    loss = where(as_tensor(label) == 1, 1.0 - cosine, maximum(cosine - float(margin), 0.0))
     return reduced(loss, reduction)

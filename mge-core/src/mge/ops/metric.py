@@ -60,7 +60,8 @@ def topk_accuracy(logits: Tensor, target: Tensor, topk: int | tuple[int, ...] = 
     logits, target = as_tensor(logits), as_tensor(target)
     if logits.ndim != 2 or target.shape != logits.shape[:1]:
         raise ShapeError(
-            f"topk_accuracy: logits has shape {logits.shape} and target has {target.shape}; they must be (n, c) and (n,)"
+            f"topk_accuracy: logits has shape {logits.shape} and target has {target.shape}; "
+            "they must be (n, c) and (n,)"
         ).add_place(user_place())
     counts = (topk,) if isinstance(topk, int) else tuple(topk)
     if not counts or not all(1 <= k <= logits.shape[1] for k in counts):

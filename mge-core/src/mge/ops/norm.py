@@ -6,14 +6,14 @@ After ``norm_reference``; before ``norm_functions``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtype import wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
-from ..types import Shape, Type, abstract, broadcast, normal_axes
+from ..types import Shape, abstract, broadcast, normal_axes
 from .broadcasting import unbroadcast
 from .exponential import rsqrt, square
 from .norm_reference import standardized, standardized_backward, wide_array
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PRIVATE = ("layer_norm", "layer_norm_backward")
 
 
-def _checked_axes(where: str, inp: Type, axis: tuple[int, ...], eps: float) -> tuple[int, ...]:
+def _checked_axes(where: str, inp: Any, axis: tuple[int, ...], eps: float) -> tuple[int, ...]:
     if not inp.dtype.is_float:
         raise DTypeError(f"{where}: inp is {inp.dtype}; it must be a float tensor")
     if not isinstance(eps, float) or not 0 <= eps < float("inf"):
@@ -47,7 +47,7 @@ def _kept(shape: Shape, axes: tuple[int, ...]) -> Shape:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _check_affine(where: str, inp: Type, weight: Type | None, bias: Type | None = None) -> None:
+def _check_affine(where: str, inp: Any, weight: Any, bias: Any = None) -> None:
     for name, type_ in (("weight", weight), ("bias", bias)):
         if type_ is None:
             continue

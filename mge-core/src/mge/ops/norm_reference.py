@@ -76,9 +76,9 @@ def standardized_backward(
     with np.errstate(all="ignore"):
         rstd = 1 / np.sqrt(var + kind(eps))
         centred = x - mean
+        extra: tuple[np.ndarray, ...] = ()
         if weight is None:
             scale, sums = rstd, (_sum(g, axes), _sum(g * centred, axes))
-            extra = ()
         elif np.broadcast_shapes(weight.shape, mean.shape) == mean.shape:
             # Each mean has one weight, as in batch normalisation: dweight and dbias are the sums that dx needs.
             w = weight.astype(x.dtype, copy=False)

@@ -37,7 +37,8 @@ def philox_blocks(counter: tuple[np.ndarray, ...], key: tuple[int, int]) -> tupl
     k0, k1 = key
     m0, m1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
     for _ in range(ROUNDS):
-        # (x0, x1, x2, x3) <- (high(m1*x2) ^ x1 ^ k0, low(m1*x2), high(m0*x0) ^ x3 ^ k1, low(m0*x0))
+        # With 64-bit products p0 = m0*x0 and p1 = m1*x2, the new x0 to x3 are:
+        # high(p1) ^ x1 ^ k0, low(p1), high(p0) ^ x3 ^ k1, low(p0).
         np.multiply(x0, m0, out=p0)
         np.multiply(x2, m1, out=p1)
         np.bitwise_xor(x1, np.uint64(k0), out=x1)

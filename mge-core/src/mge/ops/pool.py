@@ -212,9 +212,7 @@ def _(dx, x, index, dy, *, input_shape, kernel, stride, padding):
     return None, reshape(take_along(rows, place, axis=2), shape=dy.shape)
 
 
-def _places(
-    index: Tensor, input_shape: Shape, kernel: Sizes, stride: Sizes, padding: Sizes
-) -> Tensor:
+def _places(index: Any, input_shape: Shape, kernel: Sizes, stride: Sizes, padding: Sizes) -> Any:
     """Return for each window where its maximum lies in the flattened image."""
     from .constant import iota
 

@@ -147,7 +147,9 @@ def _scatter(
     index: np.ndarray, dy: np.ndarray, sums: np.ndarray, kernel: Sizes, stride: Sizes
 ) -> None:
     """Add each ``dy`` at its place, for windows of many taps."""
-    rest, place, step = index.astype(np.int64), 0, 1
+    rest: Any = index.astype(np.int64)
+    place: Any = 0
+    step = 1
     for axis in range(len(kernel) - 1, -1, -1):
         rest, tap = np.divmod(rest, kernel[axis])
         line = stride[axis] * np.arange(index.shape[2 + axis])

@@ -36,7 +36,9 @@ def check_state(state: Type, where: str) -> None:
     if state.dtype != uint64:
         raise DTypeError(f"{where}: state is {state.dtype}; it must be uint64 (seed, counter)")
     if state.shape != (2,):
-        raise ShapeError(f"{where}: state has shape {state.shape}; it must be (2,), seed and counter")
+        raise ShapeError(
+            f"{where}: state has shape {state.shape}; it must be (2,), seed and counter"
+        )
 
 
 def check_draw(state: Type, shape: tuple[int, ...], dtype: DType, where: str) -> Type:
@@ -199,8 +201,8 @@ def unit_tensor(state: Tensor, size: int, dtype: DType) -> Tensor:
 
 def _column(x: Tensor, i: int) -> Tensor:
     """Return ``x[:, i]``."""
-    from .slicing import slice_along
     from .shape import reshape
+    from .slicing import slice_along
 
     return reshape(slice_along(x, 1, i, i + 1), shape=(x.shape[0],))
 

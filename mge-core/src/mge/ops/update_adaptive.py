@@ -12,17 +12,8 @@ import numpy as np
 
 from ..op import op
 from .multi_tensor import prepared
-from .update import (
-    Layout,
-    _bias,
-    _bias_tensor,
-    _check_betas,
-    _decayed,
-    _draw,
-    _finish,
-    _lower,
-    _run,
-)
+from .update import Layout, decayed, draw_sample, finish, lower, run
+from .update_adam import bias, bias_tensor, check_betas
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -31,7 +22,9 @@ PRIVATE = ("adagrad_update", "adadelta_update", "lamb_update")
 
 
 def _adagrad(*, count: int, steps: int, has_found_inf: bool, **rest: Any) -> Layout:
-    return Layout("adagrad_update", ("square_avg",), ("lr", "weight_decay"), count, steps, has_found_inf)
+    return Layout(
+        "adagrad_update", ("square_avg",), ("lr", "weight_decay"), count, steps, has_found_inf
+    )
 
 
 @op
@@ -99,13 +92,13 @@ def _(*inps, out=None, **attrs):
 
     def rule(scratch, numbers, param, grad, s, new_param, new_s):
         rate, decay = numbers
-        g = _decayed(scratch[0], decay, param, grad)
+        g = decayed(scratch[0], decay, param, grad)
         np.add(s, np.multiply(g, g, out=scratch[1]), out=new_s)
         root = np.sqrt(np.add(new_s, param.dtype.type(eps), out=scratch[1]), out=scratch[1])
         step = np.multiply(np.divide(g, root, out=root), rate, out=root)
         np.subtract(param, step, out=new_param)
 
-    return _run(_adagrad(**attrs), inps, out, rule, hyper)
+    return run(_adagrad(**attrs), inps, out, rule, hyper)
 
 
 @adagrad_update.lowering
@@ -123,21 +116,33 @@ def _(*inps, **attrs):
         s = s + g * g
         return param - g / sqrt(s + eps) * rate, s
 
-    return _lower(_adagrad(**attrs), inps, rule, hyper)
+    return lower(_adagrad(**attrs), inps, rule, hyper)
 
 
-_finish(adagrad_update, _adagrad)
+finish(adagrad_update, _adagrad)
 
 
 @adagrad_update.samples
 def _(rng):
     for count, steps, flag, lr_decay in [(1, 1, None, 0.0), (3, 1, False, 0.1), (2, 2, True, 0.0)]:
-        attrs = {"count": count, "steps": steps, "has_found_inf": flag is not None, "lr_decay": lr_decay}
-        yield _draw(rng, _adagrad(**attrs), (0.1, 0.01), bool(flag)), attrs
+        attrs = {
+            "count": count,
+            "steps": steps,
+            "has_found_inf": flag is not None,
+            "lr_decay": lr_decay,
+        }
+        yield draw_sample(rng, _adagrad(**attrs), (0.1, 0.01), bool(flag)), attrs
 
 
 def _adadelta(*, count: int, has_found_inf: bool, **rest: Any) -> Layout:
-    return Layout("adadelta_update", ("square_avg", "acc_delta"), ("lr", "weight_decay"), count, 0, has_found_inf)
+    return Layout(
+        "adadelta_update",
+        ("square_avg", "acc_delta"),
+        ("lr", "weight_decay"),
+        count,
+        0,
+        has_found_inf,
+    )
 
 
 @op
@@ -205,7 +210,7 @@ def _(*inps, out=None, **attrs):
 
     def rule(scratch, numbers, param, grad, s, a, new_param, new_s, new_a):
         lr, decay, rho, rest, eps = numbers
-        g = _decayed(scratch[0], decay, param, grad)
+        g = decayed(scratch[0], decay, param, grad)
         average(s, g, scratch[1], new_s, rho, rest)
         d = np.sqrt(np.add(a, eps, out=scratch[1]), out=scratch[1])
         np.divide(d, np.sqrt(np.add(new_s, eps, out=scratch[2]), out=scratch[2]), out=d)
@@ -213,7 +218,7 @@ def _(*inps, out=None, **attrs):
         average(a, d, scratch[2], new_a, rho, rest)
         np.subtract(param, np.multiply(d, lr, out=d), out=new_param)
 
-    return _run(_adadelta(**attrs), inps, out, rule, hyper)
+    return run(_adadelta(**attrs), inps, out, rule, hyper)
 
 
 @adadelta_update.lowering
@@ -229,21 +234,28 @@ def _(*inps, **attrs):
         d = sqrt(a + eps) / sqrt(s + eps) * g
         return param - d * lr, s, a * rho + d * d * (1 - rho)
 
-    return _lower(_adadelta(**attrs), inps, rule, lambda t, *scalars: scalars)
+    return lower(_adadelta(**attrs), inps, rule, lambda t, *scalars: scalars)
 
 
-_finish(adadelta_update, _adadelta)
+finish(adadelta_update, _adadelta)
 
 
 @adadelta_update.samples
 def _(rng):
     for count, flag in [(1, None), (3, False), (2, True)]:
         attrs = {"count": count, "has_found_inf": flag is not None}
-        yield _draw(rng, _adadelta(**attrs), (0.1, 0.01), bool(flag)), attrs
+        yield draw_sample(rng, _adadelta(**attrs), (0.1, 0.01), bool(flag)), attrs
 
 
 def _lamb(*, count: int, steps: int, has_found_inf: bool, **rest: Any) -> Layout:
-    return Layout("lamb_update", ("exp_avg", "exp_avg_sq"), ("lr", "weight_decay"), count, steps, has_found_inf)
+    return Layout(
+        "lamb_update",
+        ("exp_avg", "exp_avg_sq"),
+        ("lr", "weight_decay"),
+        count,
+        steps,
+        has_found_inf,
+    )
 
 
 @op
@@ -309,14 +321,16 @@ def lamb_update(
     >>> lamb_update(tensor([4.0]), tensor([2.0]), zero, zero, tensor(0), tensor(0.1), tensor(1.0), count=1)[0]
     Tensor([3.6], dtype=float32, device=ref:0)
     """
-    _check_betas("lamb_update", beta1, beta2)
+    check_betas("lamb_update", beta1, beta2)
     return _lamb(count=count, steps=steps, has_found_inf=has_found_inf).check(inps)
 
 
 @lamb_update.reference
 def _(*inps, out=None, **attrs):
     layout = _lamb(**attrs)
-    beta1, beta2, eps, corrects = (attrs[name] for name in ("beta1", "beta2", "eps", "bias_correction"))
+    beta1, beta2, eps, corrects = (
+        attrs[name] for name in ("beta1", "beta2", "eps", "bias_correction")
+    )
     old = layout.old(inps)
     out = prepared(out, old)
     each, steps, (lr, decay), found_inf = layout.split(inps)
@@ -332,7 +346,7 @@ def _(*inps, out=None, **attrs):
             p, g = param.astype(kind, copy=False), grad.astype(kind, copy=False)
             m = m * kind(beta1) + g * kind(1 - beta1)
             v = v * kind(beta2) + g * g * kind(1 - beta2)
-            scales = [kind(1 / _bias(b, t)) if corrects else kind(1) for b in (beta1, beta2)]
+            scales = [kind(1 / bias(b, t)) if corrects else kind(1) for b in (beta1, beta2)]
             d = m * scales[0] / (np.sqrt(v * scales[1]) + kind(eps)) + p * kind(decay)
             norms = [np.sqrt(np.sum(x * x)) for x in (p, d)]
             adapts = (attrs["always_adapt"] or decay > 0) and norms[0] > 0 and norms[1] > 0
@@ -357,7 +371,7 @@ def _(*inps, **attrs):
     def hyper(t, lr, decay):
         scales = (None, None)
         if attrs["bias_correction"]:
-            scales = tuple(1.0 / _bias_tensor(b, t) for b in (beta1, beta2))
+            scales = tuple(1.0 / bias_tensor(b, t) for b in (beta1, beta2))
         return lr, decay, *scales
 
     def rule(numbers, param, grad, m, v):
@@ -373,10 +387,10 @@ def _(*inps, **attrs):
         ratio = where(adapts, p_norm / where(adapts, d_norm, 1.0), 1.0)
         return param - d * (ratio * lr), m, v
 
-    return _lower(_lamb(**attrs), inps, rule, hyper)
+    return lower(_lamb(**attrs), inps, rule, hyper)
 
 
-_finish(lamb_update, _lamb)
+finish(lamb_update, _lamb)
 
 
 @lamb_update.samples
@@ -388,4 +402,4 @@ def _(rng):
         (2, 1, None, 0.0, {"always_adapt": True, "bias_correction": False}),
     ]:
         attrs = {"count": count, "steps": steps, "has_found_inf": flag is not None, **more}
-        yield _draw(rng, _lamb(**attrs), (0.1, decay), bool(flag)), attrs
+        yield draw_sample(rng, _lamb(**attrs), (0.1, decay), bool(flag)), attrs

@@ -1,7 +1,7 @@
-"""One thread for each numerical library of a worker process.
+"""How many threads the numerical libraries of this process use.
 
-In: nothing. Out: BLAS and OpenMP libraries, loaded or not yet, limited to one thread.
-Before ``worker``.
+In: a number. Out: BLAS and OpenMP libraries, loaded or not yet, limited to it.
+After ``debug``; before ``refdevice``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ _LIBRARIES = {
 }
 
 
-def limit_threads() -> None:
-    """Limit this process's numerical libraries to one thread each.
+def limit_threads(count: int = 1) -> None:
+    """Limit this process's numerical libraries to ``count`` threads each.
+
+    Parameters
+    ----------
+    count : int, default 1
 
     Notes
     -----
@@ -39,11 +43,11 @@ def limit_threads() -> None:
     ``/proc/self/maps``, so on systems without it only the former are limited.
     """
     for name in _VARIABLES:
-        os.putenv(name, "1")
+        os.putenv(name, str(count))
     for path in _loaded_libraries():
         for part, symbols in _LIBRARIES.items():
             if part in path.rsplit("/", 1)[-1]:
-                _call(path, symbols)
+                _call(path, symbols, count)
 
 
 def _loaded_libraries() -> set[str]:
@@ -55,12 +59,12 @@ def _loaded_libraries() -> set[str]:
     return {path for path in paths if ".so" in path}
 
 
-def _call(path: str, symbols: tuple[str, ...]) -> None:
+def _call(path: str, symbols: tuple[str, ...], count: int) -> None:
     try:
         library = ctypes.CDLL(path)
     except OSError:
         return
     for symbol in symbols:
         if hasattr(library, symbol):
-            getattr(library, symbol)(ctypes.c_int(1))
+            getattr(library, symbol)(ctypes.c_int(count))
             return
