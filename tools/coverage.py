@@ -98,6 +98,12 @@ EXPECTED: dict[str, str] = {
         casting: autocast enabled
         scaling: GradScaler GradScaler.backward GradScaler.unscale GradScaler.update
     """,
+    "mge.config": """
+        switches: benchmark_kernel deterministic_kernel async_level
+    """,
+    "mge.dtr": """
+        strategy: enable disable eviction_threshold evictee_minimum_size enable_sqrt_sampling
+    """,
     "mge.utils": """
         profiler: profiler.Profiler profiler.profile profiler.scope profiler.merge_trace_events
         statistics: module_stats.module_stats
@@ -106,8 +112,6 @@ EXPECTED: dict[str, str] = {
 
 # What MegEngine's users expect too, and which distribution or later change of the core brings it.
 LATER: dict[str, str] = {
-    "config.benchmark_kernel, config.deterministic_kernel, config.async_level": "device plugins",
-    "dtr": "mge-sublinear",
     "functional.vision": "mge-vision",
     "functional.quantized, quantization, module.qat, module.quantized": "mge-quant",
     "module: the fused modules for quantisation (ConvBn2d to DequantStub)": "mge-quant",
@@ -163,6 +167,12 @@ def signature(thing: Any) -> str:
     except (TypeError, ValueError):
         return "(...)"
     parameters = [p.replace(annotation=p.empty) for p in found.parameters.values()]
+    for p in parameters:
+        if hasattr(p.default, "input_names"):  # a method that is an op
+            parameters = [
+                q.replace(annotation=q.empty)
+                for q in inspect.signature(p.default).parameters.values()
+            ][1:]
     parameters = [p for p in parameters if p.name not in ("self", "cls")]
     text = str(found.replace(parameters=parameters, return_annotation=found.empty))
     text = re.sub(r"<(?:function|class|op|built-in function) '?([\w.]+)[^>]*>", r"\1", text)
@@ -180,16 +190,22 @@ def missing() -> list[str]:
 
 
 def names_table(module: str) -> list[str]:
-    """Return the lines of one module's table."""
+    """Return the lines of one module's table; operators that Python's syntax calls share a row."""
     lines = [f"## `{module}`", "", "| group | name | signature |", "| --- | --- | --- |"]
-    before = ""
+    rows: dict[tuple[str, str], list[str]] = {}
     for group, name in entries(module):
         thing = resolve(module, name)
-        shown = "**missing**"
-        if thing is not None:
-            operator = re.fullmatch(r"(.*\.)?__\w+__", name)
-            shown = "Python's" if operator else f"`{signature(thing)}`".replace("|", "\\|")
-        lines.append(f"| {group if group != before else ''} | `{name}` | {shown} |")
+        if thing is None:
+            shown = "**missing**"
+        elif re.fullmatch(r"(.*\.)?__\w+__", name):
+            shown = "Python's"
+        else:
+            shown = f"`{signature(thing)}`".replace("|", "\\|")
+        key = (group, shown if shown == "Python's" else name)
+        rows.setdefault(key, [shown]).append(f"`{name}`")
+    before = ""
+    for (group, _), (shown, *names) in rows.items():
+        lines.append(f"| {group if group != before else ''} | {' '.join(names)} | {shown} |")
         before = group
     return [*lines, ""]
 
@@ -222,11 +238,12 @@ def page() -> str:
     lines += ["## Later", "", "| names | come with |", "| --- | --- |"]
     lines += [f"| `{names}` | {home} |" for names, home in LATER.items()]
     rows = op_rows()
+    base = sum("| base op |" in row for row in rows)
     lines += [
         "",
         "## Ops",
         "",
-        f"{len(rows)} ops. Device `ref` runs each of them; a device with kernels for the base ops runs all.",
+        f"{len(rows)} ops, {base} of them base ops. Device `ref` runs all; so does a device with the base ops.",
         "",
         "| op | signature | file | gradient | lowering | samples |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -1,14 +1,80 @@
-"""mge: a deep learning framework made of a minimal kernel and plugins."""
+"""mge: a deep learning framework made of a minimal kernel and plugins.
 
-from . import refdevice as _refdevice  # noqa: F401  registers the built-in device
+In: installed plugins, found when a name of theirs is used. Out: the names in ``__all__``; no other is promised.
+After everything; it imports the kernel, and the interface modules on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from . import control as _control  # noqa: F401  registers the ops that hold graphs
-from . import autodiff, functional, graph, jit, op, run
+from . import functional, refdevice  # noqa: F401  registers the built-in device
 from .debug import debug
-from .device import Device, as_device, default_device, set_default_device
-from .dtype import DType
+from .device import (
+    get_allocated_memory,
+    get_default_device,
+    get_device_count,
+    get_max_allocated_memory,
+    get_max_reserved_memory,
+    get_reserved_memory,
+    is_cuda_available,
+    reset_max_memory_stats,
+    set_default_device,
+)
+from .dtype import DTYPES as _DTYPES
+from .errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    FileFormatError,
+    InternalError,
+    MgeError,
+    OutOfMemory,
+    PluginContractError,
+    PluginError,
+    PluginIncompatible,
+    PluginNotInstalled,
+    PluginUnavailable,
+    ShapeError,
+    TraceError,
+    UnsupportedError,
+)
 from .graph import eager
+# PENDING from .interop import from_dlpack
 from .memory import memory
+# PENDING from .modelfile import load_model
+# PENDING from .parse import parse_graph
 from .run import eval, sync
+# PENDING from .serialization import load, save
 from .tensor import Parameter, Tensor, tensor
 
 __version__ = "0.1.0"
+
+# The dtypes, as mge.float32; mge.bool is one of them.
+globals().update(_DTYPES)
+
+_MODULES = "amp autodiff config data dtr functional jit module optimizer random utils".split()  # imported on first use
+_PLUGIN_MODULES = {"quantization": "mge-quant", "distributed": "mge-distributed", "vision": "mge-vision", "hub": "mge-vision"}
+
+__all__ = [
+    *_DTYPES,
+    *_MODULES,
+    "ArgumentError", "DTypeError", "DeviceError", "FileFormatError", "InternalError", "MgeError", "OutOfMemory",
+    "Parameter", "PluginContractError", "PluginError", "PluginIncompatible", "PluginNotInstalled",
+    "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
+    "from_dlpack", "get_allocated_memory", "get_default_device", "get_device_count", "get_max_allocated_memory",
+    "get_max_reserved_memory", "get_reserved_memory", "is_cuda_available", "load", "load_model", "memory",
+    "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLUGIN_MODULES:
+        raise PluginNotInstalled(
+            f"mge.{name} was asked for, and no installed plugin offers it", hint=f"pip install {_PLUGIN_MODULES[name]}"
+        )
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'mge' has no attribute {name!r}")

@@ -19,6 +19,7 @@ from .dtype import DType, as_dtype, float16, float32
 from .errors import ArgumentError, DTypeError
 from .graph import MODE, Mode, Node
 from .op import OPS, Op
+from .ops.multi_tensor import all_finite, scale_all
 from .tensor import Tensor, upload
 
 if TYPE_CHECKING:
@@ -238,21 +239,23 @@ class GradScaler:
         chosen = [t for t in grad_tensors if t is not None and t.grad is not None]
         if not chosen:
             return self
-        inverse = 1.0 / self._scale
-        grads = []
+        inverse, found = 1.0 / self._scale, None
+        by_device: dict[Any, list[Tensor]] = {}
         for tensor in chosen:
-            grad = tensor.grad
-            assert grad is not None
-            tensor.grad = grad * _like(inverse, grad)
-            grads.append(tensor.grad)
-        if self.growth_interval:
-            found = _any_bad(grads).to(self._found_inf.device)
+            by_device.setdefault(tensor.device, []).append(tensor)
+        for device, some in by_device.items():
+            scaled = scale_all(*[t.grad for t in some], inverse.to(device))
+            for tensor, grad in zip(some, scaled if isinstance(scaled, tuple) else (scaled,)):
+                tensor.grad = grad
+            if self.growth_interval:
+                bad = F.logical_not(all_finite(*[t.grad for t in some])).to(self._found_inf.device)
+                found = bad if found is None else F.logical_or(found, bad)
+        if found is not None:
             self._found_inf._assign(F.logical_or(self._found_inf, found))
-            for tensor in chosen:
-                notes = getattr(tensor, "_notes", None)
-                if notes is None:
-                    notes = tensor._notes = {}
-                notes["found_inf"] = found.to(tensor.device)
+            for device, some in by_device.items():
+                flag = found.to(device)
+                for tensor in some:
+                    tensor._notes = {**getattr(tensor, "_notes", {}), "found_inf": flag}
         return self
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
@@ -299,17 +302,6 @@ def _like(number: Tensor, tensor: Tensor) -> Tensor:
     """Return a 0-d tensor in the dtype and on the device of another tensor."""
     moved = number if number.device is tensor.device else number.to(tensor.device)
     return moved if moved.dtype == tensor.dtype else moved.astype(tensor.dtype)
-
-
-def _any_bad(grads: list[Tensor]) -> Tensor:
-    """Return a 0-d bool: whether an element of a tensor is infinite or NaN."""
-    # The largest magnitude of a tensor is infinite or NaN exactly if an element is.
-    parts = [F.max(F.abs(g)) for g in grads if g.size]
-    flags = [F.logical_not(F.isfinite(p)) for p in parts]
-    if not flags:
-        return Tensor(False)
-    first = flags[0].device
-    return flags[0] if len(flags) == 1 else F.any(F.stack([f.to(first) for f in flags]))
 
 
 def _switch(cast: Callable | None) -> None:

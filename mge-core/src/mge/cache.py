@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .debug import debug
+from .device import free_bytes, memory_limit
 from .execute import WATCHERS, execute
 from .graph import Graph, Node
 from .passes import optimise
@@ -24,6 +25,17 @@ LIMIT_PLANS = 256
 LIMIT_BYTES = 1 << 30
 VARIANTS = 3  # of one structure, before the union of their outputs is compiled
 SHAPES = 8  # sets of shapes of one structure, before a warning
+
+
+BUILT_IN = ("static", "naive")
+
+
+def _is_heavy(tokens: tuple) -> bool:
+    """Whether running node by node might need more than half of the memory that is free."""
+    total = sum(t[0].nbytes for t in tokens if t.__class__ is tuple)
+    if total < 64 << 20:
+        return False
+    return total > (memory_limit() or free_bytes()) / 2
 
 
 class Key(NamedTuple):
@@ -147,7 +159,7 @@ class PlanCache:
                 structure = self._structures[outer] = _Structure()
                 self._note_shapes(key.tokens)
                 self._evict()
-                if key.strategy in ("static", "naive"):
+                if key.strategy in BUILT_IN and not _is_heavy(key.tokens):
                     structure.seen.add((key.wanted, key.donated))
                     return None
             else:

@@ -6,6 +6,7 @@ After ``plugin``; before ``refdevice``.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -331,6 +332,15 @@ def memory_limit() -> int | None:
     return parse_bytes(debug.memory_limit) if debug.memory_limit else None
 
 
+def free_bytes() -> int:
+    """Return the bytes of host memory that are free for new data."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 1 << 34  # not Linux: assume 16 GiB
+
+
 def parse_bytes(text: str | int) -> int:
     """Return the number of bytes of ``2GB``, ``512MiB`` or a plain number.
 
@@ -349,6 +359,15 @@ def parse_bytes(text: str | int) -> int:
     except (ValueError, KeyError):
         raise ArgumentError(f"memory: {text!r} is no size; one looks like '2GB', '512MiB' or 1000000") from None
 
+
+def _after_fork() -> None:
+    """In the child of a fork: locks that other threads held would never be released."""
+    for device in _DEVICES.values():
+        device.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 op_module.default_device = default_device
 op_module.as_device = as_device

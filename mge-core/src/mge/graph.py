@@ -144,8 +144,12 @@ class Recording:
             return position
         if LOCAL.requested is not None and self.owner is None:
             run_requested()
-        if node.buffer is None and self.owner is None and not node.sig.op.is_leaf:
-            return self._enlist_pending(node)
+        if node.buffer is None and not node.sig.op.is_leaf:
+            if self.owner is None:
+                return self._enlist_pending(node)
+            if node.sig.op is GET and node.inputs[0] in self.index:  # another look at a node recorded here
+                self.append(node)
+                return self.index[node]
         position = self.index[node] = len(self.tokens)
         slow = handle is not None and handle._slow
         self.tokens.append(leaf_signature(node.type, node.sig.device, slow))

@@ -84,10 +84,9 @@ class Op:
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Set the NumPy implementation: arrays and attributes to an array, or a tuple of arrays."""
         self._reference = function
-        try:
-            self.writes_out = isinstance(function, np.ufunc) or "out" in inspect.signature(function).parameters
-        except ValueError:
-            self.writes_out = False
+        code = getattr(function, "__code__", None)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+        self.writes_out = isinstance(function, np.ufunc) or "out" in names
         return function
 
     def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:

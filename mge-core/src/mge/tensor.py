@@ -311,7 +311,10 @@ class Tensor:
     # DLPack.
 
     def __dlpack__(self, **options: Any) -> Any:
-        return np.asarray(self._value().array).__dlpack__(**options)
+        array = self.numpy()
+        if (options.get("max_version") or (0,)) < (1, 0):  # before DLPack 1.0 nobody can be told "read-only"
+            array = array.copy()
+        return array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

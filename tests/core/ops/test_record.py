@@ -11,7 +11,7 @@ from mge.errors import InternalError, MgeError
 from mge.graph import LOCAL, Graph, Recording, print_graph
 from mge.jit import trace
 from mge.op import OPS
-from mge.parse import parse_graph
+parse_graph = None
 from tests.core.ops.cases import (
     CASES,
     NAMES,

@@ -86,7 +86,9 @@ def gradient_values(program, dys):
     with manager, np.errstate(all="ignore"):
         results = program(*leaves)
         ys = [y for y in results if y.dtype.is_float]
-        manager.backward(ys, [mge.tensor(dys[: y.size].reshape(y.shape), dtype=y.dtype) for y in ys])
+        manager.backward(
+            ys, [mge.tensor(dys[: y.size].reshape(y.shape), dtype=y.dtype) for y in ys]
+        )
         return values(results), [None if x.grad is None else x.grad.numpy() for x in floats]
 
 

@@ -221,8 +221,8 @@ def full_like(inp: Tensor, value: Any, *, dtype: Any = None, device: Any = None)
     Tensor([6., 6.], dtype=float32, device=ref:0)
     """
     if not hasattr(inp, "_node"):
-        inp = np.asarray(inp)
-        return full(inp.shape, value, dtype=dtype or as_dtype(inp.dtype), device=device)
+        array = np.asarray(inp)
+        return full(array.shape, value, dtype=dtype or as_dtype(array.dtype), device=device)
     return full(inp.shape, value, dtype=dtype or inp.dtype, device=device or inp.device)
 
 

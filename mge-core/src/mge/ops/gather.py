@@ -8,14 +8,14 @@ Positions count from 0, and negative ones from the end. They are checked before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtype import int32
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
-from ..types import Type, abstract, broadcast, normal_axis
+from ..types import abstract, broadcast, normal_axis
 from .gather_reference import (
     add_rows,
     explained,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PRIVATE = ("index", "index_set", "take_along", "put_along")
 
 
-def _check_integers(where: str, *indices: Type) -> None:
+def _check_integers(where: str, *indices: Any) -> None:
     for i, index in enumerate(indices):
         if not index.dtype.is_integer:
             raise DTypeError(
@@ -41,7 +41,7 @@ def _check_integers(where: str, *indices: Type) -> None:
 
 
 def _indexed_shape(
-    where: str, inp: Type, indices: tuple[Type, ...], axes: tuple[int, ...]
+    where: str, inp: Any, indices: tuple[Any, ...], axes: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the shape of ``index``, and check the arguments that it shares with ``index_set``."""
     if len(indices) != len(axes) or not indices:
@@ -132,7 +132,7 @@ def _(rng):
 MODES = ("set", "add")
 
 
-def _check_mode(where: str, mode: str, inp: Type) -> None:
+def _check_mode(where: str, mode: str, inp: Any) -> None:
     if mode not in MODES:
         raise ArgumentError(f"{where}: mode is {mode!r}; it must be 'set' or 'add'")
     if mode == "add" and inp.dtype.is_bool:
@@ -291,7 +291,7 @@ def _(rng):
     )
 
 
-def _along_shape(where: str, inp: Type, index: Type, axis: int) -> tuple[int, ...]:
+def _along_shape(where: str, inp: Any, index: Any, axis: int) -> tuple[int, ...]:
     """Return the shape of ``index``, and check what ``take_along`` and ``put_along`` share."""
     at = normal_axis(axis, inp.ndim, where)
     _check_integers(where, index)

@@ -147,7 +147,7 @@ _MOST_PARTS = 10_000
 
 def _parts(shape: tuple[int, ...], index: Any, where: str) -> _Parts:
     """Return an index taken apart; simple ones are found again without work."""
-    plain = []
+    plain: list[Any] = []
     for entry in index if isinstance(index, tuple) else (index,):
         if isinstance(entry, slice):
             bounds = entry.start, entry.stop, entry.step

@@ -228,7 +228,7 @@ def _from_front(positions: Tensor, size: int) -> Tensor:
     if not positions.dtype.is_signed:
         return positions
     wide = as_type(positions, int32) if positions.dtype.itemsize < 4 else positions
-    return where(OPS["less"](wide, 0), wide + size, wide)
+    return where(OPS["less"](wide, 0), OPS["add"](wide, size), wide)
 
 
 BAG_MODES = ("sum", "mean", "max")

@@ -1,14 +1,14 @@
 """Ops on many tensors at once: their common norm, whether all are finite, one factor for all.
 
 In: any number of tensors. Out: the ops ``global_norm``, ``all_finite``, ``scale_all``, and the walk over arrays in
-blocks that ``update`` uses too. After ``reduction``; before ``update``.
+blocks that updates use too. After ``reduction``; before ``update_layout``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -255,7 +255,7 @@ def _(*inps, out=None):
     return out if len(out) > 1 else out[0]
 
 
-def prepared(out: object, like: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+def prepared(out: Any, like: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """Return the arrays to write to: those given, one alone as a tuple of it, or new ones."""
     if out is None:
         return tuple(np.empty_like(x) for x in like)

@@ -135,7 +135,7 @@ def permute(inp: Tensor, *, pattern: tuple[int, ...] | None = None) -> Tensor:
 
     Examples
     --------
-    >>> permute(tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), (1, 0))
+    >>> transpose(tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), (1, 0))
     Tensor([[1., 4.],
             [2., 5.],
             [3., 6.]], dtype=float32, device=ref:0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,10 +27,13 @@ FUNCTIONS = ("split", "flip", "diag", "swapaxes")
 PRIVATE = ("slice", "slice_set")
 
 
-def _cuts(starts, stops, steps) -> tuple[builtins.slice, ...]:
-    """Return NumPy's slices for stored bounds, in which a stop of -1 lies before element 0."""
+def _cuts(
+    starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[builtins.slice, ...]:
+    """Return NumPy's slices for stored bounds, in which a negative stop lies before element 0."""
     return tuple(
-        builtins.slice(a, None if b < 0 else b, s) for a, b, s in zip(starts, stops, steps)
+        builtins.slice(a, None if b < 0 else b, s) if range(a, b, s) else builtins.slice(0, 0)
+        for a, b, s in zip(starts, stops, steps)
     )
 
 
@@ -87,7 +90,7 @@ def slice_(
 
     Examples
     --------
-    >>> slice_(tensor([1.0, 2.0, 3.0, 4.0]), starts=(3,), stops=(-1,), steps=(-2,))
+    >>> slice(tensor([1.0, 2.0, 3.0, 4.0]), starts=(3,), stops=(-1,), steps=(-2,))
     Tensor([4., 2.], dtype=float32, device=ref:0)
     """
     return abstract(_cut_shape(inp, starts, stops, steps, "slice"), inp.dtype)
@@ -242,13 +245,13 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
     """
     try:
         at = normal_axis(axis, inp.ndim, "split")
-        if hasattr(nsplits_or_sections, "tolist"):
-            nsplits_or_sections = nsplits_or_sections.tolist()
+        given: Any = nsplits_or_sections
+        given = given.tolist() if hasattr(given, "tolist") else given
         n = inp.shape[at]
-        if isinstance(nsplits_or_sections, (tuple, list)):
-            cuts = [builtins.slice(None, int(cut)).indices(n)[1] for cut in nsplits_or_sections]
+        if isinstance(given, (tuple, list)):
+            cuts = [builtins.slice(None, int(cut)).indices(n)[1] for cut in given]
         else:
-            count = int(nsplits_or_sections)
+            count = int(given)
             if count < 1:
                 raise ArgumentError(
                     f"split: nsplits_or_sections is {count}; there must be at least 1 part"

@@ -1,7 +1,7 @@
 """Optimizer updates, continued: Adagrad, Adadelta and LAMB.
 
 In: parameters, gradients, state, hyper-parameters. Out: ``adagrad_update``, ``adadelta_update``, ``lamb_update``.
-After ``update``, whose order of inputs and outputs they have; before ``tensor``.
+After ``update``, and in the order of inputs of ``update_layout``; before ``tensor``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from ..op import op
 from .multi_tensor import prepared
-from .update import Layout, decayed, draw_sample, finish, lower, run
-from .update_adam import bias, bias_tensor, check_betas
+from .update import bias, bias_tensor, check_betas
+from .update_layout import Layout, decayed, draw_sample, finish, lower, run
 
 if TYPE_CHECKING:
     from ..tensor import Tensor

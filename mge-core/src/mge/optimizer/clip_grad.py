@@ -6,12 +6,12 @@ After ``optimizer``; before ``__init__``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+from typing import Any
 
 from .. import functional as F
-from ..dtype import wide_of
 from ..errors import ArgumentError
+from ..ops.multi_tensor import global_norm, scale_all
 from ..tensor import Tensor
 
 
@@ -65,28 +65,20 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
     chosen = _with_grad(tensors)
     if not chosen:
         return Tensor(0.0)
-    norm = _norm([t.grad for t in chosen], float(ord))  # type: ignore[misc]
-    scale = F.minimum(max_norm / (norm + 1e-6), 1.0)
+    device = chosen[0].device
+    by_device: dict[Any, list[Tensor]] = {}
     for tensor in chosen:
-        grad = tensor.grad
-        assert grad is not None
-        scaled = grad * scale
-        tensor.grad = scaled if scaled.dtype == grad.dtype else scaled.astype(grad.dtype)
+        by_device.setdefault(tensor.device, []).append(tensor)
+    norms = [
+        global_norm(*[t.grad for t in some], ord=ord).to(device) for some in by_device.values()
+    ]
+    norm = norms[0] if len(norms) == 1 else global_norm(*norms, ord=ord)
+    scale = F.minimum(max_norm / (norm + 1e-6), 1.0)
+    for where, some in by_device.items():
+        scaled = scale_all(*[t.grad for t in some], scale.to(where))
+        for tensor, grad in zip(some, scaled if isinstance(scaled, tuple) else (scaled,)):
+            tensor.grad = grad
     return norm
-
-
-def _norm(grads: list[Tensor], ord: float) -> Tensor:
-    """Return the norm of all elements, accumulated in float32 or wider."""
-    wide = [g if wide_of(g.dtype) == g.dtype else g.astype(wide_of(g.dtype)) for g in grads]
-    if math.isinf(ord):
-        parts = [F.max(F.abs(g)) for g in wide]
-        return parts[0] if len(parts) == 1 else F.max(F.stack(parts))
-    if ord == 2:
-        parts = [F.sum(F.square(g)) for g in wide]
-    else:
-        parts = [F.sum(F.abs(g) ** ord) for g in wide]
-    total = parts[0] if len(parts) == 1 else F.sum(F.stack(parts))
-    return F.sqrt(total) if ord == 2 else total ** (1.0 / ord)
 
 
 def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: float) -> None:

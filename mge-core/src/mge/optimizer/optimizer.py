@@ -15,6 +15,7 @@ from .. import graph
 from ..dtype import wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError, user_place
 from ..graph import MODE
+from ..ops.logic import logical_or
 from ..tensor import ModuleBuffer, Tensor, upload
 
 Update = tuple[Tensor, Tensor]  # a handle, and the value that it gets
@@ -116,10 +117,8 @@ class Optimizer:
     is None stay as they are.
     """
 
-    _tensor_names: ClassVar[tuple[str, ...]] = (
-        "lr",
-        "weight_decay",
-    )  # hyper-parameters that are tensors
+    _tensor_names: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # hyper-parameters as tensors
+    _counts_steps: ClassVar[bool] = False
     param_groups: list[ParamGroup]
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
@@ -184,11 +183,15 @@ class Optimizer:
         values = {**self._defaults, **param_group, "params": chosen}
         self._check(values)
         if MODE.get().recording is None:
-            graph.evaluate(
-                [p._node for p in chosen]
-            )  # initial values: so the first step looks like all others
+            # Initial values are computed here, so that the first step looks like all others.
+            graph.evaluate([p._node for p in chosen])
         group = ParamGroup(values, self._tensor_names)
         states = {p: self._create_state(p, group) for p in chosen}
+        if self._counts_steps:
+            zero = np.array(0, np.int32)
+            counters = {d: Tensor.from_node(upload(zero, d)) for d in {p.device for p in chosen}}
+            for p, state in states.items():
+                state["step"] = counters[p.device]
         self._state.update(states)
         self.param_groups.append(group)
         graph.bump_epoch()
@@ -212,8 +215,63 @@ class Optimizer:
     def _updates(
         self, group: ParamGroup, params: list[Tensor], grads: list[Tensor], found_inf: Any
     ) -> list[Update]:
-        """Record the update of parameters of one device and dtype; subclasses write this."""
+        """Record the update of parameters of one device; subclasses write this with ``_record``."""
         raise NotImplementedError(f"{type(self).__name__}._updates is not written")
+
+    def _record(
+        self,
+        update: Any,
+        group: ParamGroup,
+        params: list[Tensor],
+        grads: list[Tensor],
+        found_inf: Tensor | None,
+        states: tuple[str, ...] = (),
+        scalars: tuple[str, ...] = ("lr", "weight_decay"),
+        counters: tuple[Tensor, ...] = (),
+        values: list[Tensor] | None = None,
+        **attrs: Any,
+    ) -> list[Update]:
+        """Call an update op of ``ops/update.py``; its inputs and outputs are in the order that file gives.
+
+        ``values`` are the tensors to update where they are not the parameters themselves.
+        """
+        replaced = list(values or params)
+        for name in states:
+            replaced += [self._state[p][name] for p in params]
+        inputs = [*replaced[: len(params)], *grads, *replaced[len(params) :], *counters]
+        replaced += counters
+        device = params[0].device
+        inputs += [t if t.device is device else t.to(device) for t in map(group.tensor, scalars)]
+        if counters:
+            attrs["steps"] = len(counters)
+        if found_inf is not None:
+            inputs.append(found_inf)
+            attrs["has_found_inf"] = True
+        results = update(*inputs, count=len(params), **attrs)
+        return list(
+            zip(replaced, results if isinstance(results, tuple) else (results,), strict=True)
+        )
+
+    def _counters(self, group: ParamGroup, params: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return the step counters of some parameters: one that they share, or one for each.
+
+        Parameters of a group share a counter until some of them are left out of a step; then these part.
+        """
+        shared = {id(self._state[p]["step"]) for p in params}
+        if len(shared) == 1:
+            counter = self._state[params[0]]["step"]
+            if len(params) < sum(self._state[p]["step"] is counter for p in group["params"]):
+                new = _copy(counter)
+                for p in params:
+                    self._state[p]["step"] = new
+            return (self._state[params[0]]["step"],)
+        uses: dict[int, int] = {}
+        for p in group["params"]:
+            uses[id(self._state[p]["step"])] = uses.get(id(self._state[p]["step"]), 0) + 1
+        for p in params:
+            if uses[id(self._state[p]["step"])] > 1:
+                self._state[p]["step"] = _copy(self._state[p]["step"])
+        return tuple(self._state[p]["step"] for p in params)
 
     def step(self) -> Self:
         """Update all parameters that have a gradient; returns the optimizer.
@@ -299,6 +357,7 @@ class Optimizer:
                 f"{len(saved_groups)} groups were given; there are {len(self.param_groups)}"
             )
         new: list[tuple[Tensor, Any]] = []
+        steps: list[tuple[Tensor, Any]] = []
         for i, (group, saved) in enumerate(zip(self.param_groups, saved_groups)):
             if len(saved["params"]) != len(group["params"]):
                 faults.append(
@@ -308,6 +367,8 @@ class Optimizer:
             faults += [f"group {i}: {name} is missing" for name in missing]
             for number, param in zip(saved["params"], group["params"]):
                 values = saved_state.get(number, saved_state.get(str(number), {}))
+                more = [name for name in values if name not in self._state[param]]
+                faults += [f"group {i}, parameter {number}, {name}: unexpected" for name in more]
                 for name, tensor in self._state[param].items():
                     shape = np.shape(values[name]) if name in values else None
                     if shape != tensor.shape:
@@ -315,6 +376,8 @@ class Optimizer:
                         faults.append(
                             f"group {i}, parameter {number}, {name}: {given}; it has {tensor.shape}"
                         )
+                    elif name == "step":
+                        steps.append((param, values[name]))
                     else:
                         new.append((tensor, values[name]))
         if faults:
@@ -332,7 +395,23 @@ class Optimizer:
             )
         for tensor, value in new:
             tensor.set_value(value)
+        self._load_steps(steps)
         graph.bump_epoch()
+
+    def _load_steps(self, steps: list[tuple[Tensor, Any]]) -> None:
+        """Set step counters; parameters that share one keep sharing it where their values agree."""
+        sharing: dict[int, list[tuple[Tensor, int]]] = {}
+        for param, value in steps:
+            sharing.setdefault(id(self._state[param]["step"]), []).append((param, int(value)))
+        for members in sharing.values():
+            for value in sorted({number for _, number in members}):
+                some = [param for param, number in members if number == value]
+                counter = self._state[some[0]]["step"]
+                if len(some) < len(members):
+                    counter = _copy(counter)
+                    for param in some:
+                        self._state[param]["step"] = counter
+                counter.set_value(value)
 
     def __repr__(self) -> str:
         groups = [
@@ -343,12 +422,17 @@ class Optimizer:
         return f"{type(self).__name__}(\n  " + "\n  ".join(groups) + "\n)"
 
 
-def zeros_for(param: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+def zeros_for(param: Tensor) -> Tensor:
     """Return a state tensor of zeros, of the parameter's shape and accumulation dtype, on its device."""
-    dtype = wide_of(param.dtype)
-    return Tensor.from_node(
-        upload(np.zeros(param.shape if shape is None else shape, dtype.dtype), param.device)
-    )
+    return Tensor.from_node(upload(np.zeros(param.shape, wide_of(param.dtype).dtype), param.device))
+
+
+def _copy(counter: Tensor) -> Tensor:
+    """Return a new leaf with the value of a step counter."""
+    node = counter._node
+    if node.buffer is None:
+        graph.evaluate((node,))
+    return Tensor.from_node(upload(np.array(node.buffer.array), counter.device))
 
 
 def _listed(params: Any, what: str) -> list[Any]:
@@ -360,29 +444,20 @@ def _listed(params: Any, what: str) -> list[Any]:
 
 
 def _buckets(params: list[Tensor]) -> list[list[Tensor]]:
-    """Return the parameters that have a gradient, in one list for each device and dtype."""
-    found: dict[tuple[Any, Any], list[Tensor]] = {}
+    """Return the parameters that have a gradient, in one list for each device."""
+    found: dict[Any, list[Tensor]] = {}
     for param in params:
         if param.grad is not None:
-            found.setdefault((param.device, param.dtype), []).append(param)
+            found.setdefault(param.device, []).append(param)
     return list(found.values())
 
 
 def _found_inf(params: list[Tensor]) -> Tensor | None:
     """Return the flag that ``GradScaler.unscale`` left on the parameters, or None."""
-    flags: dict[int, Tensor] = {}
-    for param in params:
-        flag = getattr(param, "_notes", {}).get("found_inf")
-        if flag is not None:
-            flags[id(flag)] = flag
+    flags = {
+        id(f): f for p in params if (f := getattr(p, "_notes", {}).get("found_inf")) is not None
+    }
     result = None
     for flag in flags.values():
-        result = flag if result is None else graph_or(result, flag)
+        result = flag if result is None else logical_or(result, flag)
     return result
-
-
-def graph_or(x: Tensor, y: Tensor) -> Tensor:
-    """Return whether one of two flags is set."""
-    from ..ops.logic import logical_or
-
-    return logical_or(x, y)
