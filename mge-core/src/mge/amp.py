@@ -12,15 +12,13 @@ from contextlib import ContextDecorator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import functional as F
 from .dtype import DType, as_dtype, float16, float32
 from .errors import ArgumentError, DTypeError
 from .graph import MODE, Mode, Node
 from .op import OPS, Op
 from .ops.multi_tensor import all_finite, scale_all
-from .tensor import Tensor, upload
+from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .autodiff import GradManager
@@ -214,7 +212,7 @@ class GradScaler:
         update_scale : bool, default True
             Whether to ``update`` after unscaling; it does nothing without ``unscale_grad``.
         """
-        ys = [] if y is None else list(y) if isinstance(y, (list, tuple)) else [y]
+        ys: list[Any] = [] if y is None else list(y) if isinstance(y, (list, tuple)) else [y]
         dys: list[Any] = (
             [None] * len(ys) if dy is None else list(dy) if isinstance(dy, (list, tuple)) else [dy]
         )
@@ -239,7 +237,8 @@ class GradScaler:
         chosen = [t for t in grad_tensors if t is not None and t.grad is not None]
         if not chosen:
             return self
-        inverse, found = 1.0 / self._scale, None
+        inverse: Any = 1.0 / self._scale
+        found = None
         by_device: dict[Any, list[Tensor]] = {}
         for tensor in chosen:
             by_device.setdefault(tensor.device, []).append(tensor)
@@ -278,7 +277,7 @@ class GradScaler:
             if self.growth_factor:
                 self._scale._assign(scale)
             self._growth._assign(F.where(F.logical_or(found, is_grown), 0, growth))
-        self._found_inf._rebind(upload(np.array(False), self._found_inf.device))
+        self._found_inf._assign(F.zeros((), dtype="bool", device=self._found_inf.device))
 
     def state_dict(self) -> dict[str, Any]:
         """Return scale, counter and options as plain numbers; reads the two tensors."""

@@ -113,7 +113,7 @@ class Arguments:
         elif "DType" in plain:
             return as_dtype(value)
         elif "float" in plain and isinstance(value, (int, float, np.number, np.bool_)):
-            return float(value)
+            return float(value) if value == value else np.nan  # one object for all, so that keys compare equal
         elif "bool" in plain and isinstance(value, (bool, np.bool_)):
             return bool(value)
         elif "int" in plain and isinstance(value, (int, np.integer, np.bool_)):
@@ -126,6 +126,8 @@ class Arguments:
             return value.__index__()
         elif callable(value) and "Callable" in plain:
             return value
+        elif items and hasattr(value, "_node") and value.ndim == 1:
+            return tuple(self._normal_value(name, v, items) for v in value.tolist())
         elif items and (isinstance(value, (int, float, np.number)) or hasattr(value, "_node")):
             return (self._normal_value(name, value, items),)
         raise self.error(f"{name} is {value!r} ({type(value).__name__}); it must be {self._kinds[name]}")

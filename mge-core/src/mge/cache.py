@@ -24,6 +24,7 @@ from .view import VIEW
 LIMIT_PLANS = 256
 LIMIT_BYTES = 1 << 30
 VARIANTS = 3  # of one structure, before the union of their outputs is compiled
+STEP_BYTES = 4096  # of Python objects for one step: node, storages, kernel, arrays
 SHAPES = 8  # sets of shapes of one structure, before a warning
 
 
@@ -33,9 +34,10 @@ BUILT_IN = ("static", "naive")
 def _is_heavy(tokens: tuple) -> bool:
     """Whether running node by node might need more than half of the memory that is free."""
     total = sum(t[0].nbytes for t in tokens if t.__class__ is tuple)
-    if total < 64 << 20:
+    limit = memory_limit()
+    if limit is None and total < 64 << 20:
         return False
-    return total > (memory_limit() or free_bytes()) / 2
+    return total > (free_bytes() if limit is None else limit) / 2
 
 
 class Key(NamedTuple):
@@ -103,7 +105,7 @@ class CompiledPlan(NamedTuple):
     leaves : list of int
         Positions in the recording of the plan's inputs.
     wanted, donated : tuple of int
-        Positions that it computes, and that it may overwrite.
+        Positions that it computes, and that it overwrites.
     prologue : Prologue or None
         Its results are further inputs of the plan.
     sources : list of int
@@ -117,6 +119,11 @@ class CompiledPlan(NamedTuple):
     prologue: Prologue | None
     sources: list[int]
 
+    @property
+    def nbytes(self) -> int:
+        """An estimate of the host memory that keeping the plan takes: its constants, and its bookkeeping."""
+        return STEP_BYTES * len(self.plan.steps) + sum(s.nbytes for s in self.plan.storages if s.kind == "constant")
+
     def run(self, leaves: Sequence[Node]) -> list[Any]:
         """Run over the values of leaves, one for each of ``leaves``; return a buffer for each of ``wanted``."""
         buffers = [leaf.buffer for leaf in leaves]
@@ -126,11 +133,24 @@ class CompiledPlan(NamedTuple):
 
 
 class _Structure:
-    """What the cache knows of one structure: its plans by (wanted, donated)."""
+    """What the cache knows of one structure.
+
+    Attributes
+    ----------
+    seen : set of (wanted, donated)
+        What was run without a plan.
+    plans : dict of (wanted, donated) to CompiledPlan
+        By what a plan computes and overwrites.
+    served : dict of (wanted, donated) to CompiledPlan
+        By what was asked for and may be overwritten.
+    nbytes : int
+    """
 
     def __init__(self) -> None:
         self.seen: set[tuple] = set()
         self.plans: dict[tuple, CompiledPlan] = {}
+        self.served: dict[tuple, CompiledPlan] = {}
+        self.nbytes = 0
 
 
 class PlanCache:
@@ -139,6 +159,7 @@ class PlanCache:
     def __init__(self) -> None:
         self._structures: OrderedDict[tuple, _Structure] = OrderedDict()
         self._shapes: dict[tuple, set[tuple]] = defaultdict(set)
+        self._nbytes = 0
         self._lock = threading.RLock()
 
     def clear(self) -> None:
@@ -146,6 +167,7 @@ class PlanCache:
         with self._lock:
             self._structures.clear()
             self._shapes.clear()
+            self._nbytes = 0
 
     def __len__(self) -> int:
         return sum(len(s.plans) for s in self._structures.values())
@@ -165,9 +187,10 @@ class PlanCache:
             else:
                 self._structures.move_to_end(outer)
             inner = (key.wanted, key.donated)
-            found = structure.plans.get(inner) or self._superset(structure, key)
+            found = structure.served.get(inner)
             if found is None:
-                found = self._compile(structure, key, graph)
+                found = self._superset(structure, key) or self._compile(structure, key, graph)
+                structure.served[inner] = found
             return found
 
     @staticmethod
@@ -182,10 +205,14 @@ class PlanCache:
     def _compile(self, structure: _Structure, key: Key, graph: Callable[[tuple[int, ...]], Graph]) -> CompiledPlan:
         wanted, donated = key.wanted, key.donated
         if len(structure.plans) >= VARIANTS:
-            wanted = tuple(sorted({p for had, _ in structure.plans for p in had} | set(wanted)))
-            donated = tuple(sorted(set(donated).intersection(*(had for _, had in structure.plans))))
+            known = structure.seen.union(structure.plans)
+            wanted = tuple(sorted({p for had, _ in known for p in had} | set(wanted)))
+            donated = tuple(sorted(set(donated).intersection(*(had for _, had in known))))
         plan = compile_graph(graph(wanted), key.tokens, wanted, donated, key.strategy)
-        structure.plans[wanted, donated] = plan
+        structure.plans[wanted, plan.donated] = plan
+        structure.nbytes += plan.nbytes
+        self._nbytes += plan.nbytes
+        self._evict()
         return plan
 
     def _note_shapes(self, tokens: tuple) -> None:
@@ -201,8 +228,8 @@ class PlanCache:
                 )
 
     def _evict(self) -> None:
-        while len(self._structures) > LIMIT_PLANS:
-            self._structures.popitem(last=False)
+        while len(self._structures) > LIMIT_PLANS or (self._nbytes > LIMIT_BYTES and len(self._structures) > 1):
+            self._nbytes -= self._structures.popitem(last=False)[1].nbytes
         while len(self._shapes) > 4 * LIMIT_PLANS:
             self._shapes.pop(next(iter(self._shapes)))
 
@@ -229,6 +256,7 @@ def compile_graph(
         VIEW.add(stages, plan, prologue and prologue.plan)
         if VIEW.watch not in WATCHERS:
             WATCHERS.append(VIEW.watch)
+    donated = tuple(leaves[i] for i in plan.overwrites)
     return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
 
 

@@ -7,7 +7,7 @@ First file of the kernel: it imports nothing; every other file may import it.
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 _PACKAGE_FOLDER = __file__.rsplit("/", 1)[0] + "/"
 _INTERNAL_CODE: dict[CodeType, bool] = {}
@@ -40,8 +40,9 @@ class MgeError(Exception):
 
     def __str__(self) -> str:
         lines = [super().__str__()]
-        if self.place:
-            lines.append(f"  at: {self.place}")
+        place = self.place or _place_of(self.__traceback__)
+        if place:
+            lines.append(f"  at: {place}")
         if self.hint:
             lines.append(f"  try: {self.hint}")
         return "\n".join(lines)
@@ -119,6 +120,16 @@ def is_internal(code: CodeType) -> bool:
         known = name.startswith(_PACKAGE_FOLDER) and "/mge/testing/" not in name or name.startswith("<mge")
         _INTERNAL_CODE[code] = known
     return known
+
+
+def _place_of(traceback: TracebackType | None) -> str | None:
+    """Return ``file:line`` of the innermost frame outside mge that an error passed through."""
+    place = None
+    while traceback is not None:
+        if not is_internal(traceback.tb_frame.f_code):
+            place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place
 
 
 def user_frame(frame: FrameType | None = None) -> FrameType | None:

@@ -117,6 +117,9 @@ class Op:
     # Calls.
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
+        if self.variadic and args and args[0].__class__ in (list, tuple) and len(args) <= 1 + len(self.attr_names):
+            attrs.update(zip(self.attr_names, args[1:]))  # a list stands for the inputs
+            args = tuple(args[0])
         return record(self, args, tuple(attrs.items()) if attrs else ())
 
     def signature(self, types: Sequence[Any], attrs: tuple[tuple[str, Any], ...], device: Any) -> Signature:

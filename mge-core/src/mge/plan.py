@@ -71,6 +71,8 @@ class Plan:
         Of the storages of kind ``"arena"``, by ``arena`` (storage -> position).
     peak_bytes : int
         Arena and results; known before the plan runs.
+    overwrites : list of int
+        The inputs that it overwrites, of those in ``donated``.
     overwrites_from : int
         The first step that overwrites an input.
     """
@@ -80,6 +82,8 @@ class Plan:
         builder = _Builder(graph, set(donated))
         self.steps, self.values, self.storages, self.outputs = builder.build()
         self.overwrites_from = builder.overwrites_from
+        written = {self.values[v].storage for step in self.steps for v in step.outputs}
+        self.overwrites = [s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written]
         self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
         intervals = [
             Interval(s.start, s.end, s.nbytes, s.label) for s in self.storages if s.kind == "arena"

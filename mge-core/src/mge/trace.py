@@ -57,6 +57,8 @@ class Traced:
         Handles to rebind after a run; kind ``"grad"`` sets the ``.grad``, to None without an output.
     form, results
         The tree that the function returned: leaves are outputs or plain values.
+    example : (form, leaves)
+        The arguments; tensors and arrays are there without their values.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Traced:
     ) -> None:
         self.graph, self.arguments, self.captured, self.effects = graph, arguments, captured, effects
         self.form, self.results, self.guards, self.no_grad = form, results, guards, no_grad
+        self.example: tuple[Form, list[Any]] = (form, [])
         self.epoch = EPOCH[0]
         self.device = (graph.inputs or graph.nodes or graph.outputs)[0].sig.device
         self.plans: dict[tuple, CompiledPlan] = {}
@@ -162,6 +165,15 @@ class Traced:
             return Tensor.from_node(outputs[self.results[0][1]])
         leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
         return unflatten(self.form, leaves)
+
+
+def _without_value(leaf: Any) -> Any:
+    """Return what stands for a leaf of the arguments where only its type counts."""
+    if isinstance(leaf, Tensor):
+        return type(leaf).from_node(make_leaf(leaf._node.type, leaf.device))
+    if isinstance(leaf, np.ndarray):
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    return leaf
 
 
 class trace:  # noqa: N801  MegEngine's name
@@ -369,7 +381,9 @@ class trace:  # noqa: N801  MegEngine's name
                 for handle, before in owner.grads.values():
                     grads_after.append((handle, getattr(handle, "_grad", None)))
                     handle._grad = before
-            return self._traced(owner, arguments, returned, effects, grads_after, watcher)
+            made = self._traced(owner, arguments, returned, effects, grads_after, watcher)
+            made.example = form, [_without_value(x) for x in leaves]
+            return made
 
     def _stand_in(self, leaf: Any, position: int, device: Any, arguments: list[Node]) -> Any:
         """Return what the function is given for one leaf of its arguments."""

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from .debug import debug
 from .graph import GET, Graph, Node, print_attrs
+from .passes.simplify import constant_value
 
 LIMIT_NODES = 4_000  # of one graph; the rest is left out, and the page says so
 LIMIT_BYTES = 24 << 20  # of all plans together; the oldest are left out first
@@ -190,7 +191,9 @@ def _facts(node: Node, places: dict[str, int]) -> list[Any]:
         kind = "get"
     elif sig.op.name == "constant":
         kind = "constant"
-    attrs = "" if sig.op.is_leaf else print_attrs(tuple((k, _short(v)) for k, v in sig.attrs)).strip(" {}")
+    attrs = print_attrs(tuple((k, _short(v)) for k, v in sig.attrs if not sig.op.is_leaf)).strip(" {}")
+    if kind == "constant" and sig.type.size <= 8:
+        attrs = f"value={constant_value(node).tolist()}"
     place = -1 if node.place is None else places.setdefault(node.place, len(places))
     types = ", ".join(map(repr, sig.types))
     return [kind, sig.op.name, types, attrs[:LIMIT_TEXT], place, str(sig.device), sig.nbytes]

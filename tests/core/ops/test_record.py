@@ -11,7 +11,7 @@ from mge.errors import InternalError, MgeError
 from mge.graph import LOCAL, Graph, Recording, print_graph
 from mge.jit import trace
 from mge.op import OPS
-parse_graph = None
+from mge.parse import parse_graph
 from tests.core.ops.cases import (
     CASES,
     NAMES,
@@ -165,7 +165,7 @@ def odd_calls(arrays, attrs, op):
     yield arrays[:-1], attrs
     yield (*arrays, *(arrays[:1] or [np.zeros(2)])), attrs
     for key in op.attr_names:
-        for value in odd_values(attrs.get(key, op._defaults[key])):
+        for value in odd_values(attrs.get(key, op.__signature__.parameters[key].default)):
             yield arrays, attrs | {key: value}
     yield arrays, attrs | {"no_such_attribute": 1}
 

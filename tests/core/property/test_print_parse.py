@@ -9,7 +9,7 @@ import mge
 from mge.capture import inline
 from mge.errors import MgeError
 from mge.graph import LOCAL, Recording, print_graph
-parse_graph = None
+from mge.parse import parse_graph
 from tests.core.property.programs import programs
 
 

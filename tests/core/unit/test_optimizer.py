@@ -340,8 +340,8 @@ def test_state_that_does_not_fit_changes_nothing(rng):
         plain.load_state_dict(momentum.state_dict())
     with pytest.raises(ArgumentError, match="momentum_buffer: nothing was given"):
         momentum.load_state_dict(plain.state_dict())
+    plain.add_param_group({"params": mge.Parameter([1.0])})
     with pytest.raises(ArgumentError, match="1 groups were given; there are 2"):
-        plain.add_param_group({"params": mge.Parameter([1.0])})
         plain.load_state_dict(make(optim.SGD, {"lr": 0.1})[1].state_dict())
 
 
@@ -497,7 +497,7 @@ def test_scheduler_resumes():
     again.step()
     assert other.param_groups[0]["lr"] == 0.5 and again.current_epoch == 2
     assert optim.MultiStepLR(other, [2], 0.5, current_epoch=0).current_epoch == 1
-    with pytest.raises(ArgumentError, match="milestones is missing|milestones, gamma"):
+    with pytest.raises(ArgumentError, match="milestones, gamma is missing"):
         again.load_state_dict({"current_epoch": 1})
     with pytest.raises(ArgumentError, match="needs 'initial_lr'"):
         optim.StepLR(make(optim.SGD, {"lr": 1.0})[1], 2, current_epoch=3)

@@ -22,7 +22,7 @@ def empty_parameter(shape: tuple[int, ...], grouped: bool = False) -> Parameter:
     """Return a float32 parameter that an initialiser is about to set; zeros until then."""
     made = Parameter.from_node(F.zeros(shape)._node)
     if grouped:
-        made._notes = {"grouped": True}
+        made._notes = {"grouped": "yes"}
     return made  # type: ignore[return-value]
 
 

@@ -125,24 +125,32 @@ class Module:
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         calls = _CALLS
-        calls.depth += 1
+        depth = calls.depth
+        calls.depth = depth + 1
         try:
-            for pre_hook in self._forward_pre_hooks.values():
-                changed = pre_hook(self, inputs)
-                if changed is not None:
-                    inputs = changed if isinstance(changed, tuple) else (changed,)
-            outputs = self.forward(*inputs, **options)
-            for hook in self._forward_hooks.values():
-                changed = hook(self, inputs, outputs)
-                if changed is not None:
-                    outputs = changed
+            if self._forward_pre_hooks or self._forward_hooks:
+                outputs = self._forward_with_hooks(inputs, options)
+            else:
+                outputs = self.forward(*inputs, **options)
         except MgeError as error:
-            _add_path(error, self, calls.depth == 1)
+            _add_path(error, self, depth == 0)
             raise
         finally:
-            calls.depth -= 1
-        if not calls.depth:
+            calls.depth = depth
+        if not depth:
             graph.boundary()
+        return outputs
+
+    def _forward_with_hooks(self, inputs: tuple, options: dict[str, Any]) -> Any:
+        for pre_hook in list(self._forward_pre_hooks.values()):
+            changed = pre_hook(self, inputs)
+            if changed is not None:
+                inputs = changed if isinstance(changed, tuple) else (changed,)
+        outputs = self.forward(*inputs, **options)
+        for hook in list(self._forward_hooks.values()):
+            changed = hook(self, inputs, outputs)
+            if changed is not None:
+                outputs = changed
         return outputs
 
     def register_forward_pre_hook(self, hook: Callable) -> HookHandler:

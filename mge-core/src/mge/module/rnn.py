@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from .. import functional as F
 from ..errors import ArgumentError, ShapeError
-from ..ops.recurrent import gru_gates, lstm_gates
+from ..ops.gates import gru_gates, lstm_gates
 from ..tensor import Tensor
 from . import init
 from .linear import empty_parameter
@@ -58,6 +58,9 @@ class _Recurrent(Module):
 
     _kind: str
     _states: ClassVar[int] = 1  # tensors of state: hidden, or hidden and cell
+    input_size: int
+    hidden_size: int
+    bias: bool
 
     def _add_weights(self, input_size: int, suffix: str = "") -> None:
         size = _GATES[self._kind] * self.hidden_size

@@ -88,6 +88,8 @@ def iota(*, shape: tuple[int, ...], axis: int = 0, dtype: DType = int32) -> Tens
     ------
     ArgumentError
         ``axis`` is not an axis of ``shape``.
+    ShapeError
+        A size is negative.
 
     Examples
     --------
@@ -96,6 +98,8 @@ def iota(*, shape: tuple[int, ...], axis: int = 0, dtype: DType = int32) -> Tens
     """
     if not 0 <= axis < len(shape):
         raise ArgumentError(f"iota: axis is {axis}; shape {shape} has axes 0 to {len(shape) - 1}")
+    if min(shape) < 0:
+        raise ShapeError(f"iota: shape is {shape}; no size may be negative")
     return abstract(shape, dtype)
 
 

@@ -135,7 +135,8 @@ class Optimizer:
             raise DTypeError(
                 f"{type(self).__name__}: params holds tensors and groups; it must hold one kind"
             )
-        for group in given if True in kinds else [{"params": given}]:
+        groups: list[Any] = given if True in kinds else [{"params": given}]
+        for group in groups:
             self.add_param_group(group)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -445,10 +446,12 @@ def _listed(params: Any, what: str) -> list[Any]:
 
 def _buckets(params: list[Tensor]) -> list[list[Tensor]]:
     """Return the parameters that have a gradient, in one list for each device."""
+    chosen = [p for p in params if p.grad is not None]
+    if not chosen or all([p.device is chosen[0].device for p in chosen]):
+        return [chosen] if chosen else []
     found: dict[Any, list[Tensor]] = {}
-    for param in params:
-        if param.grad is not None:
-            found.setdefault(param.device, []).append(param)
+    for param in chosen:
+        found.setdefault(param.device, []).append(param)
     return list(found.values())
 
 

@@ -46,7 +46,8 @@ def split_prologue(graph: Graph, changing: Container[int]) -> tuple[Graph | None
     prologue = Graph(tuple(graph.inputs[i] for i in sources), whole.nodes, whole.outputs)
     leaves = {n: make_leaf(n.type, n.sig.device) for n in results}
     rest = rebuild(graph, lambda node, inputs: leaves.get(node) or with_inputs(node, inputs))
-    return prologue, sources, Graph((*graph.inputs, *leaves.values()), rest.nodes, rest.outputs)
+    nodes = tuple(n for n in rest.nodes if n.inputs or not n.sig.op.is_leaf)
+    return prologue, sources, Graph((*graph.inputs, *leaves.values()), nodes, rest.outputs)
 
 
 def _is_view_of_leaf(node: Node, slow: Container[Node]) -> bool:
