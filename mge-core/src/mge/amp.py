@@ -1,4 +1,4 @@
-"""Mixed precision: ``autocast`` for the forward pass, ``GradScaler`` for gradients in float16.
+"""Mixed precision: ``autocast`` for forward passes, ``GradScaler`` for gradients.
 
 In: calls of ops; gradients. Out: casts around ops by what their record says; scaled and checked gradients.
 After ``autodiff``; used by training loops.
@@ -62,7 +62,7 @@ class _Cast:
 
 
 class autocast(ContextDecorator):
-    """Run ops in low precision where that is safe, and in high precision where it is needed.
+    """Run ops in low precision where that is safe, and in high where it is needed.
 
     Matrix products and convolutions get their float inputs in the low precision; losses, norms, exponentials and
     sums in the high one; other ops take what comes. Use it as ``with autocast():`` or ``@autocast()``.
@@ -124,7 +124,7 @@ class autocast(ContextDecorator):
 
 
 class GradScaler:
-    """Scales losses up, so that gradients in float16 do not vanish, and gradients down again.
+    """Scales losses up, so that float16 gradients do not vanish, and gradients down.
 
     Scale, counter and the flag for infinite or NaN gradients are tensors, and no value is read: a step whose
     gradients overflowed is recorded like any other, and ``Optimizer.step`` keeps the old values in it.
@@ -227,7 +227,7 @@ class GradScaler:
                 self.update()
 
     def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
-        """Divide the gradients by the scale and note whether one is infinite or NaN; returns the scaler.
+        """Divide gradients by the scale, note infinite and NaN ones; returns the scaler.
 
         Parameters
         ----------

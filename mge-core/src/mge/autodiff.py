@@ -90,6 +90,7 @@ class GradManager:
     def _watch(self, tensor: Tensor) -> None:
         if id(tensor) not in self._snapshot:
             self._snapshot[id(tensor)] = tensor._node
+            self._tape.watched.add(tensor._node)
 
     def record(self) -> None:
         """Become active.
@@ -277,7 +278,7 @@ class Function:
         made = self.forward(*[x.detach() for x in inputs])
         several = isinstance(made, (tuple, list))
         results = list(made) if several else [made]
-        if not ACTIVE:
+        if not ACTIVE and MODE.get().recording is None:
             return tuple(results) if several else made
         floats = [x.dtype.is_float for x in inputs]
 

@@ -100,7 +100,11 @@ class Pool:
         except IndexError:  # another thread was faster
             block = None
         if block is None:
-            block = aligned_bytes(size)
+            try:
+                block = aligned_bytes(size)
+            except OutOfMemory:
+                self.trim()
+                block = aligned_bytes(size)
         else:
             self.cached_bytes -= size
         self.in_use_bytes += size

@@ -27,8 +27,8 @@ class Tape:
 
     Attributes
     ----------
-    watched : set of Node
-        Nodes by which the manager differentiates.
+    watched, first : set of Node
+        Nodes by which the manager differentiates; those of them that it began with, which are constant.
     kept : set of Node
         Computed nodes whose inputs are kept because a gradient may need them.
     outputs : dict of (node, output) to Node
@@ -41,6 +41,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.watched: set[Node] = set()
+        self.first: set[Node] = set()
         self.kept: set[Node] = set()
         self.outputs: dict[tuple[Node, int], Node] = {}
         self.earlier: list[tuple[Recording, int]] = []
@@ -48,13 +49,14 @@ class Tape:
 
     def __contains__(self, node: object) -> bool:
         """Whether what led to a node is constant for this tape."""
-        if node in self.watched or node in self.before:
+        if node in self.first or node in self.before:
             return True
         return any([r.index.get(node, count) < count for r, count in self.earlier])  # type: ignore[call-overload]
 
     def begin(self, watched: Iterable[Node]) -> None:
         """Become active: watch these nodes; what has been recorded so far is constant."""
-        self.watched.update(watched)
+        self.first.update(watched)
+        self.watched.update(self.first)
         recordings = [MODE.get().recording or LOCAL.recording, LOCAL.requested]
         self.earlier = [(r, len(r.tokens)) for r in recordings if r is not None and r.tokens]
         for other in ACTIVE:
@@ -71,6 +73,7 @@ class Tape:
         """Drop the history, but for what another active tape keeps."""
         kept, self.kept = self.kept, set()
         self.watched.clear()
+        self.first.clear()
         self.outputs.clear()
         self.earlier.clear()
         self.before.clear()
@@ -97,7 +100,8 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | N
     Returns
     -------
     list of tensor or None
-        Of the shapes and dtypes of ``xs``.
+        Of the shapes and dtypes of ``xs``. A value that was computed while no ``GradManager`` was active is a
+        constant, so in eager mode this function works inside a manager only.
 
     Raises
     ------

@@ -134,6 +134,9 @@ class Op:
         if found is None:
             result = self.rule(*types, **dict(attrs))
             outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+            if len(self._interned) > SIGNATURES:  # as from a loop over x[i]: nodes keep those that they use
+                self._interned.clear()
+                self.signatures.clear()
             found = self._interned.setdefault(key, Signature(self, tuple(types), attrs, outputs, device))
         return found
 
@@ -428,6 +431,7 @@ def constant_node(array: np.ndarray, device: Any, recording: Recording) -> Node:
     return node
 
 
+SIGNATURES = 4_096  # kept for each op
 HARD_CAP = 20_000  # nodes in one pending graph; run.py cuts there
 
 

@@ -16,14 +16,15 @@ import numpy as np
 
 from . import graph, ops
 from . import op as op_module
-from .dtype import DTYPES, DType, as_dtype, float32, int32
+from .dtype import DTYPES, DType, as_dtype
 from .errors import ArgumentError, DTypeError, ShapeError, user_place
 from .graph import LOCAL, MODE, Node, leaf_signature
-from .op import OPS, record, record_pair
+from .op import OPS
+from .operators import Operators
 from .types import Shape
 
 
-class Tensor:
+class Tensor(Operators):
     """An n-dimensional array on a device, or the promise of one.
 
     Parameters
@@ -50,8 +51,6 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_grad", "_name", "_node", "_notes")
     _slow: ClassVar[bool] = False
-    __array_priority__ = 1000
-    __hash__ = object.__hash__
 
     _node: Node
 
@@ -140,7 +139,7 @@ class Tensor:
         return getattr(self, "_notes", {}).get("format", "default")
 
     @property
-    def T(self) -> Tensor:  # noqa: N802
+    def T(self) -> Tensor:
         """The tensor with its axes reversed; a new value."""
         return self.transpose()
 
@@ -265,24 +264,10 @@ class Tensor:
         """Return the value as a constant: no gradient flows through it."""
         return OPS["detach"](self)
 
-    def astype(self, dtype: Any) -> Tensor:
-        """Return the tensor with its elements converted to another dtype."""
-        dtype = as_dtype(dtype)
-        return self if dtype is self.dtype else record(OPS["cast"], (self,), (("dtype", dtype),))
-
     def to(self, device: Any) -> Tensor:
         """Return the tensor on another device; itself where it is there already."""
         target = _as_device(device)
         return self if target is self.device else Tensor(self.numpy(), self.dtype, target)
-
-    def reshape(self, *shape: Any) -> Tensor:
-        """Return the elements in another shape, in row-major order; one size may be -1."""
-        return OPS["reshape"](self, shape=shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
-
-    def transpose(self, *pattern: Any) -> Tensor:
-        """Return the tensor with its axes in another order; by default reversed."""
-        several = pattern[0] if len(pattern) == 1 and not isinstance(pattern[0], int) else pattern or None
-        return ops.shape.transpose(self, several)
 
     # Pickling goes by value.
 
@@ -301,13 +286,6 @@ class Tensor:
         memo[id(self)] = made
         return made
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        # An operator between an array and a tensor is the tensor's; other NumPy functions work on the values.
-        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
-        if method == "__call__" and not options and len(inputs) == 2 and name in OPS:
-            return function_of(name)(*inputs)
-        return getattr(ufunc, method)(*[i.numpy() if isinstance(i, Tensor) else i for i in inputs], **options)
-
     # DLPack.
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -318,8 +296,6 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
-
-    # In-place operators rebind; the rest of the operators is below the class.
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._rebind(ops.indexing.set_item(self, index, value)._node)
@@ -418,72 +394,5 @@ def _make_constant(value: Any) -> Tensor:
     return Tensor.from_node(upload(array))
 
 
-# Operators and methods: each is the op of that name.
-
-_PAIRS = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_div", "mod": "mod",
-    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift",
-}  # fmt: skip
-_COMPARISONS = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-}  # fmt: skip
-_SINGLES = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
-_METHODS = (
-    "sum prod mean min max argmin argmax std var all any abs exp log sqrt sin cos tanh sigmoid relu softmax "
-    "argsort sort topk cumsum norm expand_dims squeeze flatten broadcast_to swapaxes clip repeat tile floor ceil round"
-).split()
-_UFUNCS = {"true_divide": "div", "divide": "div", "subtract": "sub", "multiply": "mul", "matmul": "matmul", "add": "add"}
-
-
-def _pair(pair: Any) -> tuple[Any, Any, Any]:
-    """Return the operator of an op, the reflected one, and the one that rebinds its left side."""
-    if pair.name in ("matmul", "pow"):  # number exponents and matrix shapes have rules of their own
-        call: Any = function_of(pair.name)
-        return lambda x, y: call(x, y), lambda x, y: call(y, x), lambda x, y: x._assign(call(x, y))
-
-    def operator(x: Tensor, y: Any) -> Tensor:
-        return record_pair(pair, x, y)
-
-    def reflected(x: Tensor, y: Any) -> Tensor:
-        return record_pair(pair, y, x)
-
-    def rebinding(x: Tensor, y: Any) -> Tensor:
-        return x._assign(record_pair(pair, x, y))
-
-    return operator, reflected, rebinding
-
-
-def function_of(name: str) -> Any:
-    """Return what users call for a name: the function over it where there is one, else the op."""
-    for module in ops.MODULES:
-        if name in getattr(module, "FUNCTIONS", ()):
-            return getattr(module, name)
-    return OPS[name]
-
-
-def _install_operators() -> None:
-    """Give Tensor its operators and methods."""
-    for name, op_name in {**_PAIRS, "matmul": "matmul", "pow": "pow"}.items():
-        operator, reflected, rebinding = _pair(OPS[op_name])
-        _set(f"__{name}__", operator)
-        _set(f"__r{name}__", reflected)
-        _set(f"__i{name}__", rebinding)
-    for name, op_name in _COMPARISONS.items():
-        _set(f"__{name}__", _pair(OPS[op_name])[0])
-    for name, op_name in _SINGLES.items():
-        _set(f"__{name}__", lambda x, single=OPS[op_name]: record(single, (x,)))
-    for name in _METHODS:
-        call = function_of(name)
-        _set(name, lambda x, *args, call=call, **attrs: call(x, *args, **attrs))
-        getattr(Tensor, name).__doc__ = f"Return ``mge.functional.{name}`` of this tensor, with the same arguments."
-
-
-def _set(name: str, function: Any) -> None:
-    function.__name__ = name
-    function.__qualname__ = f"Tensor.{name}"
-    setattr(Tensor, name, function)
-
-
-_install_operators()
 op_module.tensor_class = Tensor
 op_module.make_constant = _make_constant

@@ -27,7 +27,7 @@ def causal_mask(queries: int, keys: int, device: Any = None) -> Tensor:
 
 
 class MultiHeadAttention(Module):
-    """Let each query take a weighted mean of values, by the likeness of queries and keys, in several heads.
+    """Let each query take a mean of values, weighted by the likeness of its keys.
 
     ``head = softmax(q k.T / sqrt(d)) v`` for the ``embed_dim / num_heads = d`` features of each head, after linear
     projections of query, key and value and before one of the joined heads.

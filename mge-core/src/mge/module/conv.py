@@ -295,7 +295,7 @@ class ConvTranspose1d(_Transposed):
 
 
 class ConvTranspose2d(_Transposed):
-    """The gradient of ``Conv2d`` with respect to its input, as a layer: it makes images larger.
+    """The gradient of ``Conv2d`` with respect to its input, as a layer.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the factor by which weights before a nonlinearity are scaled to keep the variance.
+    """Return the factor of weights that keeps the variance through a nonlinearity.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def calculate_fan_in_and_fan_out(tensor: Tensor, grouped: bool | None = None) -> tuple[int, int]:
-    """Return how many inputs each output of a layer has, and how many outputs each input feeds.
+    """Return how many inputs an output has, and how many outputs an input feeds.
 
     Parameters
     ----------
@@ -213,7 +213,9 @@ def calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Draw a weight from ``U(-a, a)`` with ``a = gain * sqrt(6 / (fan_in + fan_out))``.
+    """Draw a weight from a uniform distribution that fits both fans.
+
+    ``U(-a, a)`` with ``a = gain * sqrt(6 / (fan_in + fan_out))``
 
     Parameters
     ----------
@@ -231,7 +233,9 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Draw a weight from ``N(0, s**2)`` with ``s = gain * sqrt(2 / (fan_in + fan_out))``.
+    """Draw a weight from a normal distribution that fits both fans.
+
+    ``N(0, s**2)`` with ``s = gain * sqrt(2 / (fan_in + fan_out))``
 
     Parameters
     ----------
@@ -296,7 +300,7 @@ def msra_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Set a weight to a random matrix with orthonormal rows or columns, times ``gain``.
+    """Set a weight to ``gain`` times a matrix with orthonormal rows or columns.
 
     Parameters
     ----------

@@ -216,14 +216,14 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """While training, set elements to 0 with probability ``drop_prob`` and scale the rest up.
+    """While training, set random elements to 0 and scale the rest up.
 
     ``y = x * keep / (1 - drop_prob)``; in inference mode ``y = x``.
 
     Parameters
     ----------
     drop_prob : float, default 0.0
-        In ``[0, 1)``.
+        The probability of 0, in ``[0, 1)``.
     name : str, optional
 
     Sources

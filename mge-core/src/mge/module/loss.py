@@ -163,7 +163,7 @@ class BCELoss(_SimpleLoss):
 
 
 class BCEWithLogitsLoss(BCELoss):
-    """Binary cross entropy of scores before the sigmoid; see ``F.binary_cross_entropy``.
+    """Binary cross entropy of scores; see ``F.binary_cross_entropy``.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class NLLLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """The Kullback-Leibler divergence of log-probabilities from a target; see ``F.kl_div``.
+    """The Kullback-Leibler divergence from a target; see ``F.kl_div``.
 
     Parameters
     ----------
@@ -233,7 +233,9 @@ class HingeLoss(_Loss):
 
 
 class TripletMarginLoss(_Loss):
-    """How much farther the negative must be than the positive; see ``F.triplet_margin_loss``.
+    """How much farther than the positive the negative must be.
+
+    See ``F.triplet_margin_loss``.
 
     Parameters
     ----------
@@ -265,7 +267,9 @@ class TripletMarginLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_Loss):
-    """Pulls pairs labelled 1 together and pushes pairs labelled -1 apart; see ``F.cosine_embedding_loss``.
+    """Pulls pairs labelled 1 together and pushes pairs labelled -1 apart.
+
+    See ``F.cosine_embedding_loss``.
 
     Parameters
     ----------

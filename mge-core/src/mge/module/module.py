@@ -17,11 +17,13 @@ from .. import graph
 from ..device import as_device
 from ..errors import ArgumentError, MgeError, UnsupportedError, user_place
 from ..graph import MODE
-from ..tensor import ModuleBuffer, Parameter, Tensor, upload
+from ..tensor import ModuleBuffer, Parameter, Tensor
+from .loading import misfit, node_for
 
 _OWN = frozenset({"training", "quantize_disabled", "name", "_forward_pre_hooks", "_forward_hooks"})
 _CONTAINERS = (list, tuple, dict, set)
 _MISSING = object()
+_DEFAULTS = {"training": True, "quantize_disabled": False, "name": None}
 
 Array = np.ndarray | np.generic | Tensor
 
@@ -60,7 +62,7 @@ class HookHandler:
 
 
 class Module:
-    """A tree of parameters: subclass it, set tensors and modules as attributes, write ``forward``.
+    """A tree of parameters: set tensors and modules as attributes, write ``forward``.
 
     An attribute that is a ``Parameter`` is learned; any other Tensor is a buffer, kept and saved beside the
     parameters. Modules and tensors are also found in lists, tuples and dicts, at any depth, so there is no
@@ -95,22 +97,12 @@ class Module:
     ['weight']
     """
 
-    training: bool
-    quantize_disabled: bool
-    name: str | None
-    _forward_pre_hooks: OrderedDict[int, Callable]
-    _forward_hooks: OrderedDict[int, Callable]
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        made = object.__new__(cls)
-        made.__dict__.update(
-            training=True,
-            quantize_disabled=False,
-            name=None,
-            _forward_pre_hooks=OrderedDict(),
-            _forward_hooks=OrderedDict(),
-        )
-        return made
+    # Defaults of the class, so that a subclass may leave out the base constructor.
+    training: bool = True
+    quantize_disabled: bool = False
+    name: str | None = None
+    _forward_pre_hooks: Mapping[int, Callable] = {}
+    _forward_hooks: Mapping[int, Callable] = {}
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name
@@ -154,17 +146,23 @@ class Module:
         return outputs
 
     def register_forward_pre_hook(self, hook: Callable) -> HookHandler:
-        """Call ``hook(module, inputs)`` before each forward; what it returns, if not None, replaces the inputs."""
-        return HookHandler(self._forward_pre_hooks, hook)
+        """Call ``hook(module, inputs)`` before each forward.
+
+        What it returns, if not None, replaces the inputs.
+        """
+        return HookHandler(self.__dict__.setdefault("_forward_pre_hooks", {}), hook)
 
     def register_forward_hook(self, hook: Callable) -> HookHandler:
-        """Call ``hook(module, inputs, outputs)`` after each forward; what it returns, if not None, is the output."""
-        return HookHandler(self._forward_hooks, hook)
+        """Call ``hook(module, inputs, outputs)`` after each forward.
+
+        What it returns, if not None, replaces the outputs.
+        """
+        return HookHandler(self.__dict__.setdefault("_forward_hooks", {}), hook)
 
     # Attributes.
 
     def __setattr__(self, name: str, value: Any) -> None:
-        old = self.__dict__.get(name, _MISSING)
+        old = self.__dict__.get(name, _DEFAULTS.get(name, _MISSING))
         if old is value and not isinstance(value, _CONTAINERS):
             return
         if type(value) is Tensor:
@@ -241,7 +239,7 @@ class Module:
         return (leaf for _, leaf in self.named_children())
 
     def named_modules(self, prefix: str | None = None) -> Iterator[tuple[str, Module]]:
-        """Yield (dotted name, module) of this module and all below it; its own name is ``prefix`` or ``""``."""
+        """Yield (dotted name, module) of this module, named ``prefix``, and all below it."""
         yield prefix or "", self
         yield from self._named(Module, prefix=prefix)
 
@@ -257,7 +255,7 @@ class Module:
     # Modes.
 
     def train(self, mode: bool = True, recursive: bool = True) -> Self:
-        """Set ``training`` here and, with ``recursive``, in all modules below; returns the module."""
+        """Set ``training`` here and, if ``recursive``, below; returns the module."""
         for module in list(self.modules()) if recursive else [self]:
             module.training = mode
         return self
@@ -272,7 +270,7 @@ class Module:
             module.quantize_disabled = value
 
     def zero_grad(self) -> None:
-        """Set the gradient of each parameter to None, as ``Optimizer.clear_grad`` does for its own."""
+        """Set the gradient of each parameter to None."""
         for parameter in self.parameters():
             parameter.grad = None
 
@@ -323,7 +321,10 @@ class Module:
         return len(named)
 
     def to(self, device: Any) -> Self:
-        """Move all parameters and buffers to a device; returns the module. Make optimizers after it."""
+        """Move parameters and buffers to a device; returns the module.
+
+        Make optimizers afterwards: their state stays where it is.
+        """
         target = as_device(device)
         for tensor in self.tensors():
             if tensor.device is not target:
@@ -401,7 +402,7 @@ class Module:
         faults = [
             fault
             for name, t in named.items()
-            if name in given and (fault := _misfit(name, t, given[name]))
+            if name in given and (fault := misfit(name, t, given[name]))
         ]
         if strict:
             faults += [f"{name}: missing" for name in missing] + [
@@ -415,7 +416,7 @@ class Module:
                 f"nothing was changed{listed}{more}",
                 hint="strict=False loads what fits by name; shapes must always agree",
             ).add_place(user_place())
-        new = [(t, _node_for(t, given[name])) for name, t in named.items() if name in given]
+        new = [(t, node_for(t, given[name])) for name, t in named.items() if name in given]
         for tensor, node in new:
             tensor._rebind(node)
         graph.bump_epoch()
@@ -471,29 +472,6 @@ def _is_traced() -> bool:
 
 def _same_type(x: Tensor, y: Tensor) -> bool:
     return x._node.type is y._node.type and x.device is y.device
-
-
-def _misfit(name: str, tensor: Tensor, value: Any) -> str | None:
-    """Return why a value cannot be set, or None."""
-    if not isinstance(value, Tensor):
-        value = np.asarray(value)
-    if tuple(value.shape) != tensor.shape:
-        return f"{name}: shape {tuple(value.shape)} was given; it has {tensor.shape}"
-    source, target = np.dtype(getattr(value.dtype, "dtype", value.dtype)), tensor.dtype.dtype
-    if not np.can_cast(source, target, "same_kind") and not (
-        tensor.dtype.is_float and source.kind in "fViub"
-    ):
-        return f"{name}: dtype {source} was given; it has {tensor.dtype}"
-    return None
-
-
-def _node_for(tensor: Tensor, value: Any) -> Any:
-    """Return a node with the value, of the tensor's dtype and device."""
-    if not isinstance(value, Tensor):
-        return upload(np.asarray(value).astype(tensor.dtype.dtype), tensor.device)
-    if value.dtype != tensor.dtype:
-        value = value.astype(tensor.dtype)
-    return (value if value.device is tensor.device else value.to(tensor.device))._node
 
 
 def _add_path(error: MgeError, module: Module, is_outermost: bool) -> None:

@@ -177,9 +177,10 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm over the batches of all processes of a group; of one process it is batch norm.
+    """Batch norm over the batches of all processes of a group.
 
-    Takes tensors with 2 to 5 axes. Arguments and attributes are those of ``BatchNorm2d``, and ``group``.
+    In one process it is batch norm. Takes tensors with 2 to 5 axes. Arguments and attributes are those of
+    ``BatchNorm2d``, and ``group``.
 
     Parameters
     ----------
@@ -224,7 +225,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class LayerNorm(Module):
-    """Normalise the last axes of each row to mean 0 and variance 1, then scale and shift.
+    """Normalise the last axes to mean 0 and variance 1, then scale and shift.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``
 
@@ -281,7 +282,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Scale each row of the last axes to unit root mean square, then by a learned weight.
+    """Scale the last axes to unit root mean square, then by a learned weight.
 
     ``y = x / sqrt(mean(x**2) + eps) * weight``
 
@@ -335,7 +336,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalise groups of channels of each sample to mean 0 and variance 1, then scale and shift.
+    """Normalise groups of channels of each sample, then scale and shift.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class AvgPool1d(_AvgPool):
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
-    """Take the largest elements of windows that are spread so that the output has a given size.
+    """Take the largest elements of windows, so many that the output has a given size.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class AdaptiveMaxPool1d(_AdaptivePool):
 
 
 class AdaptiveAvgPool1d(_AdaptivePool):
-    """Average windows that are spread so that the output has a given size.
+    """Average windows, so many that the output has a given size.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
-    """Take the largest elements of windows that are spread so that the output has a given size.
+    """Take the largest elements of windows, so many that the output has a given size.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class AdaptiveMaxPool2d(_AdaptivePool):
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
-    """Average windows that are spread so that the output has a given size.
+    """Average windows, so many that the output has a given size.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ class AvgPool3d(_AvgPool):
 
 
 class AdaptiveMaxPool3d(_AdaptivePool):
-    """Take the largest elements of windows that are spread so that the output has a given size.
+    """Take the largest elements of windows, so many that the output has a given size.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ class AdaptiveMaxPool3d(_AdaptivePool):
 
 
 class AdaptiveAvgPool3d(_AdaptivePool):
-    """Average windows that are spread so that the output has a given size.
+    """Average windows, so many that the output has a given size.
 
     Parameters
     ----------

@@ -329,7 +329,7 @@ class _Stack(_Recurrent):
 
 
 class RNN(_Stack):
-    """Elman layers over a sequence: ``h = tanh(W_ih x + b_ih + W_hh h + b_hh)`` at each step.
+    """Elman layers over a sequence; the step is that of ``RNNCell``.
 
     Called with ``(input, h_0=None)``; returns ``(output, h_n)``. Shapes are those of ``LSTM``.
 

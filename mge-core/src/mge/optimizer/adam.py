@@ -90,7 +90,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient: ``param -= lr * weight_decay * param``.
+    """Adam with weight decay apart from the gradient.
+
+    ``param -= lr * weight_decay * param``, then the step of ``Adam``.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ class AdamW(Adam):
 
 
 class LAMB(Adam):
-    """Adam's step, scaled for each parameter to the parameter's norm: for large batches.
+    """Adam's step, scaled to the norm of each parameter: for large batches.
 
     Parameters
     ----------

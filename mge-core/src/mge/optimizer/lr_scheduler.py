@@ -63,7 +63,7 @@ class LRScheduler:
         return {name: getattr(self, name) for name in self._saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Set what ``state_dict`` returned; the optimizer's own state dict holds the learning rates."""
+        """Set what ``state_dict`` returned; the optimizer keeps the learning rates."""
         missing = [name for name in self._saved if name not in state_dict]
         if missing:
             raise ArgumentError(
@@ -160,7 +160,7 @@ class ExponentialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Let the learning rate fall to ``eta_min`` along half a cosine, in ``T_max`` epochs.
+    """Let the learning rate fall to ``eta_min`` along half a cosine.
 
     ``lr = eta_min + (initial_lr - eta_min) * (1 + cos(pi * epoch / T_max)) / 2``
 

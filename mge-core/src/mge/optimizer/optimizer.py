@@ -22,7 +22,7 @@ Update = tuple[Tensor, Tensor]  # a handle, and the value that it gets
 
 
 class ParamGroup(dict):
-    """Parameters that share hyper-parameters: a dict with ``params`` and one entry for each of them.
+    """Parameters that share hyper-parameters: a dict of these and ``params``.
 
     Setting a hyper-parameter, as ``group["lr"] = 0.1``, changes the value of a tensor that every recorded or
     traced step reads, so nothing is traced or compiled again. The value may be a 0-d Tensor.
@@ -89,7 +89,7 @@ def _number(name: str, value: Any) -> float:
 
 
 class Optimizer:
-    """The base of optimizers; subclasses say which state there is and record an update.
+    """The base of optimizers; subclasses say what state there is, and record updates.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ class Optimizer:
                     notes.pop("found_inf", None)
 
     def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
-        """Return groups and state; parameters stand as numbers, counted through all groups.
+        """Return groups and state; parameters are numbered through all groups.
 
         Parameters
         ----------
