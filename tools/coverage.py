@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +180,11 @@ def signature(thing: Any) -> str:
     return re.sub(r"<[^>]* at 0x[^>]*>", "...", text)
 
 
-def missing() -> list[str]:
+def missing(modules: Iterable[str] = EXPECTED) -> list[str]:
     """Return the expected names that do not exist."""
     return [
         f"{module}.{name}"
-        for module in EXPECTED
+        for module in modules
         for _, name in entries(module)
         if resolve(module, name) is None
     ]

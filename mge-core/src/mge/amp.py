@@ -306,7 +306,7 @@ def _like(number: Tensor, tensor: Tensor) -> Tensor:
 def _switch(cast: Callable | None) -> None:
     """Set what casts calls in this context; managers and other modes that were changed inside stay changed."""
     now = MODE.get()
-    MODE.set(Mode(now.recording, now.eager, cast, now.managers, now.memory, now.device))
+    MODE.set(Mode(now.recording, now.eager, cast, now.memory, now.device))
 
 
 class _Module(ModuleType):

@@ -14,7 +14,7 @@ from . import graph
 from .capture import capture
 from .errors import ArgumentError, DTypeError, TraceError, user_place
 from .grad import ACTIVE, Tape, gradient_nodes, gradients
-from .graph import MODE, Mode, Node
+from .graph import MANAGERS, MODE, Node
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor
@@ -110,8 +110,7 @@ class GradManager:
             else:
                 self._snapshot[key] = tensor._node
         tape.begin(self._snapshot.values())
-        mode = MODE.get()
-        MODE.set(Mode(mode.recording, mode.eager, mode.cast, (*mode.managers, self), mode.memory, mode.device))
+        MANAGERS.set((*MANAGERS.get(), self))
 
     def release(self) -> None:
         """Stop recording and drop the history."""
@@ -121,9 +120,7 @@ class GradManager:
         ACTIVE.remove(tape)
         tape.release()
         self._snapshot.clear()
-        mode = MODE.get()
-        left = tuple(m for m in mode.managers if m is not self)
-        MODE.set(Mode(mode.recording, mode.eager, mode.cast, left, mode.memory, mode.device))
+        MANAGERS.set(tuple(m for m in MANAGERS.get() if m is not self))
 
     def backward(self, y: Tensor | Sequence[Tensor] | None = None, dy: Tensor | Sequence[Tensor] | None = None) -> None:
         """Add the gradients of ``y`` to the ``.grad`` of the attached tensors, then release.

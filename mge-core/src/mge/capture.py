@@ -209,7 +209,8 @@ def lowered(sig: Signature) -> Graph | None:
         else:
             attrs = dict(sig.attrs)
             function = lambda *inputs: rule(*inputs, **attrs)  # noqa: E731
-            graph, captured, _, _ = capture(function, sig.input_types, sig.device, f"lowering of {sig.op.name}")
+            with changed(cast=None):
+                graph, captured, _, _ = capture(function, sig.input_types, sig.device, f"lowering of {sig.op.name}")
             if captured:
                 raise TraceError(f"lowering of {sig.op.name}: it uses a tensor that is no input of the op")
             sig.notes["lowering"] = graph

@@ -44,7 +44,7 @@ class _Config(types.ModuleType):
     @async_level.setter
     def async_level(self, value: int) -> None:
         now = MODE.get()
-        MODE.set(Mode(now.recording, not value, now.cast, now.managers, now.memory, now.device))
+        MODE.set(Mode(now.recording, not value, now.cast, now.memory, now.device))
 
 
 sys.modules[__name__].__class__ = _Config

@@ -49,22 +49,32 @@ VARIABLES: dict[str, Variable] = {
 }
 
 
-def _read(name: str) -> object:
-    """Read one variable, or its default; a value of the wrong kind is an error that names it."""
-    kind, default, _ = VARIABLES[name]
-    text = os.environ.get(name)
-    if text is None:
-        return default
+def parse(name: str, text: str) -> object:
+    """Return the value that a text gives to a variable.
+
+    Raises
+    ------
+    ArgumentError
+        The text is of the wrong kind; names the variable.
+    """
+    kind = VARIABLES[name].kind
     if kind is str:
         return text
+    word = text.strip().lower()
     words = {"0": 0, "1": 1, "false": 0, "true": 1, "off": 0, "on": 1, "": 0}
     try:
-        return kind(words.get(text.strip().lower(), text if kind is int else None))
-    except (TypeError, ValueError):
+        return kind(words[word]) if word in words or kind is bool else int(word)
+    except (KeyError, ValueError):
         raise ArgumentError(
             f"environment: {name} is {text!r}; it must be {'a whole number' if kind is int else '0 or 1'}",
             hint=VARIABLES[name].effect,
         ) from None
+
+
+def _read(name: str) -> object:
+    """Read one variable, or its default."""
+    text = os.environ.get(name)
+    return VARIABLES[name].default if text is None else parse(name, text)
 
 
 class Debug:

@@ -6,11 +6,18 @@ After ``trace``; before ``module``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from . import control
 from .op import Op
 from .ops import MODULES
 
 __all__: list[str] = []
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
 
 for _module in (*MODULES, control):
     _private = getattr(_module, "PRIVATE", ())

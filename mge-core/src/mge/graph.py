@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType
@@ -369,7 +369,6 @@ class Mode:
     eager : bool
     cast : callable or None
         Autocast: ``cast(op, nodes) -> nodes``.
-    managers : tuple of GradManager
     memory : tuple (strategy, options) or None
     device : Device or None
         Default device of new tensors.
@@ -377,19 +376,23 @@ class Mode:
         No ``eager`` and no ``cast``: the fast path applies.
     """
 
-    __slots__ = ("cast", "device", "eager", "managers", "memory", "plain", "recording")
+    __slots__ = ("cast", "device", "eager", "memory", "plain", "recording")
 
-    def __init__(self, recording=None, eager=False, cast=None, managers=(), memory=None, device=None) -> None:
+    def __init__(
+        self, recording: Any = None, eager: bool = False, cast: Any = None, memory: Any = None, device: Any = None
+    ) -> None:
         self.recording, self.eager, self.cast = recording, eager, cast
-        self.managers, self.memory, self.device = managers, memory, device
+        self.memory, self.device = memory, device
         self.plain = not eager and cast is None
 
 
 MODE: ContextVar[Mode] = ContextVar("mge_mode", default=Mode(eager=debug.eager))
 
+MANAGERS: ContextVar[tuple[Any, ...]] = ContextVar("mge_managers", default=())  # the active GradManagers
+
 
 @contextmanager
-def changed(**fields: Any):
+def changed(**fields: Any) -> Iterator[None]:
     """Run a block under a mode that differs in ``fields`` from the current one."""
     now = MODE.get()
     values = {name: getattr(now, name) for name in Mode.__slots__ if name != "plain"}
@@ -401,7 +404,7 @@ def changed(**fields: Any):
 
 
 @contextmanager
-def eager(enabled: bool = True):
+def eager(enabled: bool = True) -> Iterator[None]:
     """Compute each call at once inside the block, for debugging.
 
     Parameters

@@ -23,7 +23,7 @@ from .device import as_device
 from .dtype import as_dtype
 from .errors import ArgumentError, DTypeError, FileFormatError, InternalError, MgeError, ShapeError, TraceError, user_place
 from .grad import ACTIVE
-from .graph import MODE, Graph, Node, current_recording, leaf_signature, print_graph
+from .graph import MANAGERS, MODE, Graph, Node, current_recording, leaf_signature, print_graph
 from .memory import current_strategy
 from .op import default_device
 from .parse import NotAffine, generalised, parse_graph
@@ -621,7 +621,7 @@ class LoadedModel:
         except MgeError as error:
             raise error.add_place(user_place()) from None
         mode = MODE.get()
-        if mode.recording is not None or mode.eager or (ACTIVE and mode.managers):
+        if mode.recording is not None or mode.eager or (ACTIVE and MANAGERS.get()):
             recording = current_recording()
             for handle, _ in self._captured:
                 recording.enlist(handle._node, handle)

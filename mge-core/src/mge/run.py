@@ -23,7 +23,7 @@ from .device import Buffer, Failure
 from .errors import MgeError, user_place
 from .execute import StepError
 from .grad import ACTIVE, saved_set
-from .graph import GET, LOCAL, MODE, Graph, Node, Number, Recording, Signature
+from .graph import GET, LOCAL, MANAGERS, MODE, Graph, Node, Number, Recording, Signature
 from .memory import current_strategy
 
 SOFT_CAP_NODES = 2_000
@@ -75,8 +75,7 @@ def request_flush() -> None:
 
 def boundary() -> None:
     """Mark a place where the pending graph may be cut; cut it if it has grown over a soft cap."""
-    mode = MODE.get()
-    if mode.recording is not None or mode.managers:
+    if MODE.get().recording is not None or MANAGERS.get():
         return
     run_requested()
     recording = LOCAL.recording

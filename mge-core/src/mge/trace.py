@@ -20,7 +20,7 @@ from .device import Failure
 from .errors import InternalError, TraceError, user_place
 from .execute import StepError
 from .grad import ACTIVE
-from .graph import EPOCH, MODE, Graph, Node, changed, leaf_signature, make_leaf
+from .graph import EPOCH, MANAGERS, MODE, Graph, Node, changed, leaf_signature, make_leaf
 from .guard import Guard, Watcher, is_plain
 from .memory import current_strategy, find_strategy
 from .op import OPS, default_device, record_nodes
@@ -281,7 +281,7 @@ class trace:  # noqa: N801  MegEngine's name
 
     def _result(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
         self.last = entry
-        if ACTIVE and MODE.get().managers:
+        if ACTIVE and MANAGERS.get():
             return entry.record(inputs)
         if self.check:
             return self._checked(entry, inputs, args, kwargs)

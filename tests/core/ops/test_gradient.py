@@ -6,7 +6,16 @@ import pytest
 import mge
 from mge.grad import gradients
 from mge.op import OPS
-from tests.core.ops.cases import SMOOTH, admit, call, kernel_inputs, reference, sample
+from tests.core.ops.cases import (
+    SMOOTH,
+    Faults,
+    admit,
+    call,
+    kernel_inputs,
+    reference,
+    sample,
+    variants,
+)
 
 STEP = 4e-4
 RELATIVE = 1e-6
@@ -64,11 +73,51 @@ def prepared(name, index, rng):
     return variant, arrays, floats, weights
 
 
+@each_case
+def test_gradient_in_each_dtype(name, index, rng):
+    """Gradients have their inputs' types in each float dtype, and in float32 the values of float64."""
+    faults = Faults()
+    for variant in variants(name, index, rng):
+        floats = [i for i, t in enumerate(variant.sig.input_types) if t.dtype.is_float]
+        outputs = [k for k, t in enumerate(variant.sig.types) if t.dtype.is_float]
+        if variant.label not in ("float16", "bfloat16", "float32") or not floats or not outputs:
+            continue
+        arrays = kernel_inputs(variant)
+        weights = {
+            k: rng.normal(size=variant.sig.types[k].shape).astype(variant.sig.types[k].dtype.dtype)
+            for k in outputs
+        }
+        _, _, grads = recorded(variant, arrays, floats, weights)
+        for i, grad in zip(floats, grads, strict=True):
+            if grad is not None and grad._node.type is not variant.sig.input_types[i]:
+                faults.note(variant, f"the gradient of input {i} is {grad._node.type}")
+        values = [None if g is None else g.numpy() for g in grads]
+        if variant.label != "float32":
+            continue
+        wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+        other = admit(variant.op, "float64", tuple(wide), variant.attrs)
+        if other is None or [t.shape for t in other.sig.types] != [
+            t.shape for t in variant.sig.types
+        ]:
+            continue
+        wide_weights = {k: weights[k].astype(other.sig.types[k].dtype.dtype) for k in weights}
+        _, _, wanted = recorded(other, wide, floats, wide_weights)
+        for i, value, exact in zip(floats, values, wanted, strict=True):
+            if value is not None:
+                error = np.abs(value - exact.numpy())
+                scale = 1 + np.abs(exact.numpy()).max(initial=0)
+                if not (error <= 1e-4 * scale).all():
+                    faults.note(
+                        variant, f"the gradient of input {i} is {error.max()} off that of float64"
+                    )
+    faults.check()
+
+
 def recorded(variant, arrays, floats, weights):
     """Record the op and its gradient; return (inputs, weights, gradients) as tensors."""
     inputs = [mge.tensor(a, dtype=a.dtype) for a in arrays]
     ys = call(variant, inputs)
-    dys = {k: mge.tensor(w, dtype=np.float64) for k, w in weights.items()}
+    dys = {k: mge.tensor(w, dtype=w.dtype) for k, w in weights.items()}
     xs = [inputs[i] for i in floats]
     return xs, list(dys.values()), gradients([ys[k] for k in dys], xs, list(dys.values()))
 

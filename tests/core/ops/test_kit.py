@@ -100,6 +100,7 @@ def run_all(rng, tmp_path):
         test_generated.test_traced(NAME, index, rng)
         test_generated.test_guard_bytes(NAME, index, rng)
         test_gradient.test_gradient(NAME, index, rng)
+        test_gradient.test_gradient_in_each_dtype(NAME, index, rng)
         test_gradient.test_second_order(NAME, index, rng)
         test_record.test_print_and_parse(NAME, index, rng)
         test_record.test_dump_and_load(NAME, index, rng, tmp_path)
@@ -154,6 +155,18 @@ def test_a_gradient_of_another_shape_is_found(plant, rng):
     plant(gradient=lambda dy, y, x, *, axis: (OPS["reshape"](dy * x, (6,)),))
     with pytest.raises((AssertionError, mge.errors.MgeError), match="gradient"):
         test_gradient.test_gradient(NAME, 0, rng)
+
+
+def test_a_gradient_of_another_dtype_is_found(plant, rng):
+    plant(gradient=lambda dy, y, x, *, axis: ((dy * x * 2.0).astype("float32"),))
+    with pytest.raises((AssertionError, mge.errors.InternalError), match="gradient"):
+        test_gradient.test_gradient_in_each_dtype(NAME, 0, rng)
+
+
+def test_a_gradient_that_loses_digits_is_found(plant, rng):
+    plant(gradient=lambda dy, y, x, *, axis: (dy * (x + 3e4 - 3e4) * 2.0,))
+    with pytest.raises(AssertionError, match=r"planted\[float32\].*off that of float64"):
+        test_gradient.test_gradient_in_each_dtype(NAME, 0, rng)
 
 
 def test_a_gradient_that_is_right_once_is_found(plant, rng):

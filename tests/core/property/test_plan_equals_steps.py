@@ -55,6 +55,19 @@ def test_a_trace_is_the_function(program):
             check(values(traced(*program.tensors())), wanted, f"traced run {turn}")
 
 
+@given(programs(most_steps=8))
+@settings(max_examples=30)
+def test_a_loaded_model_is_the_function(tmp_path, program):
+    wanted = eager_values(program)
+    traced = trace(lambda *leaves: program(*leaves))
+    with np.errstate(all="ignore"):
+        values(traced(*program.tensors()))
+        traced.dump(str(tmp_path / "program.mge"))
+        loaded = mge.load_model(str(tmp_path / "program.mge"))
+        result = loaded(*program.tensors())
+    check(values(result if isinstance(result, tuple) else (result,)), wanted, "loaded")
+
+
 @given(programs())
 @settings(max_examples=40)
 def test_results_that_are_kept_or_dropped(program):

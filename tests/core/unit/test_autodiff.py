@@ -11,7 +11,7 @@ import mge.functional as F
 from mge.autodiff import Function, GradManager, gradients
 from mge.errors import ArgumentError, DTypeError, MgeError, ShapeError, TraceError, UnsupportedError
 from mge.grad import ACTIVE
-from mge.graph import MODE
+from mge.graph import MANAGERS, MODE
 from mge.jit import trace
 
 
@@ -478,7 +478,7 @@ def test_an_error_inside_releases_the_manager():
     manager = GradManager().attach(w)
     with pytest.raises(ZeroDivisionError), manager:
         1 / 0
-    assert not ACTIVE and MODE.get().managers == ()
+    assert not ACTIVE and MANAGERS.get() == ()
     with manager:
         manager.backward(w * 2)
     assert w.grad.item() == 2

@@ -233,9 +233,9 @@ def test_a_script_without_its_guard_is_told_so(tmp_path):
     body = "print(list(DataLoader([1, 2], num_workers=1)))"
     code, out, err, left = script(tmp_path, body, call="main()")
     assert code == 1 and out == "" and left == []
-    last = err.strip().splitlines()[-2:]
-    assert "worker 0" in last[0] and "before it was ready" in last[0]
-    assert 'below `if __name__ == "__main__":`' in last[1]
+    *_, what, place, hint = err.strip().splitlines()
+    assert "worker 0" in what and "before it was ready" in what
+    assert "program.py" in place and 'below `if __name__ == "__main__":`' in hint
 
 
 @linux
