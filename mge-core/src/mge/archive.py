@@ -236,8 +236,9 @@ def to_json(value: Any, path: str, leaf: Leaf = lambda value, path: NotImplement
     if isinstance(value, dict) and (kind is dict or kind.__module__ == "collections" and kind.__name__ != "Counter"):
         pairs = []
         for key, v in value.items():
-            place = f"{path}[{key!r}]"
-            pairs.append([to_json(key, f"key {key!r} of {path}", depth=8), to_json(v, place, leaf, depth - 1)])
+            shown = json.dumps(key, ensure_ascii=False) if type(key) is str else repr(key)
+            place = f"{path}[{shown}]"
+            pairs.append([to_json(key, f"key {shown} of {path}", depth=8), to_json(v, place, leaf, depth - 1)])
         return {"dict": pairs}
     made = leaf(value, path)
     if made is NotImplemented:

@@ -79,18 +79,14 @@ class GradManager:
                 known[1].extend(added)
             else:
                 self._attached[id(tensor)] = (weakref.ref(tensor), added.copy())
-            if self._tape is not None:
-                self._watch(tensor)
+            if self._tape is not None and id(tensor) not in self._snapshot:
+                self._snapshot[id(tensor)] = tensor._node
+                self._tape.watched.add(tensor._node)
         return self
 
     def attached_tensors(self) -> list[Tensor]:
         """Return the attached tensors that are still alive."""
         return [t for ref, _ in self._attached.values() if (t := ref()) is not None]
-
-    def _watch(self, tensor: Tensor) -> None:
-        if id(tensor) not in self._snapshot:
-            self._snapshot[id(tensor)] = tensor._node
-            self._tape.watched.add(tensor._node)
 
     def record(self) -> None:
         """Become active.

@@ -22,6 +22,9 @@ from .types import Type
 WATCHERS: list[Callable[[Plan, int, int, int], None]] = []
 
 
+GUARD = 0xA5  # what guard bytes hold
+
+
 class StepError(Exception):
     """A step failed. ``overwritten``: inputs of the plan may have been changed already."""
 
@@ -167,6 +170,9 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
     """Run the steps one by one, with times, checks and messages."""
     inputs: Any = None
     for number, (kernel, inputs, outputs, stream) in enumerate(bound.calls):
+        guards = _guards(plan, number, bound.arena) if plan.guard_bytes else []
+        for _, guard in guards:
+            guard[:] = GUARD
         start = time.perf_counter_ns()
         kernel(inputs, outputs, stream)
         end = time.perf_counter_ns()
@@ -175,8 +181,22 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
         node = plan.steps[number].slot.node
         if debug.debug >= 2:
             debug.log(2, f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes")
+        for label, guard in guards:
+            if (guard != GUARD).any():
+                raise InternalError(f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}")
         if debug.check >= 2:
             _check_step(plan, number, inputs, outputs)
+
+
+def _guards(plan: Plan, number: int, arena: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Return the bytes after each output that lies in the arena, with what the output is."""
+    found = []
+    for v in plan.steps[number].outputs:
+        index = plan.values[v].storage
+        if index in plan.arena:
+            end = plan.memory.offsets[plan.arena[index]] + plan.storages[index].nbytes
+            found.append((plan.storages[index].label, arena[end : end + plan.guard_bytes]))
+    return found
 
 
 def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:

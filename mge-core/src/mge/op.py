@@ -65,6 +65,7 @@ class Op:
         self.__signature__ = arguments.signature
         self.variadic, self.optional_inputs = arguments.variadic, arguments.optional_inputs
         self.input_names, self.attr_names = arguments.input_names, arguments.attr_names
+        self.input_count = len(self.input_names)
         self.bind, self.normal_attrs = arguments.bind, arguments.normal_attrs
         self.promoted = tuple(self.input_names.index(n) for n in promoted) if promoted is not None else None
         self._reference: Callable[..., Any] | None = None
@@ -117,9 +118,14 @@ class Op:
     # Calls.
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        if self.variadic and args and args[0].__class__ in (list, tuple) and len(args) <= 1 + len(self.attr_names):
-            attrs.update(zip(self.attr_names, args[1:]))  # a list stands for the inputs
-            args = tuple(args[0])
+        if self.variadic:
+            if args and args[0].__class__ in (list, tuple) and len(args) <= 1 + len(self.attr_names):
+                attrs.update(zip(self.attr_names, args[1:]))  # a list stands for the inputs
+                args = tuple(args[0])
+        elif len(args) > self.input_count:  # attributes by position
+            extra = dict(zip(self.attr_names, args[self.input_count :]))
+            if len(extra) == len(args) - self.input_count and not extra.keys() & attrs.keys():
+                args, attrs = args[: self.input_count], {**attrs, **extra}
         return record(self, args, tuple(attrs.items()) if attrs else ())
 
     def signature(self, types: Sequence[Any], attrs: tuple[tuple[str, Any], ...], device: Any) -> Signature:
@@ -238,21 +244,21 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
     """Record a binary operator: ``record`` for two inputs, of which one may be a number."""
     mode = MODE.get()
     if mode.plain:
-        try:
-            nx = x._node
-            try:
-                ny = y._node
-                sig = op.signatures.get((nx.sig.device, nx.type, ny.type))
-                if sig is not None and ny.sig.device is not sig.device:
-                    raise _two_devices(op, (nx, ny))
-            except AttributeError:
-                sig = op.signatures.get((nx.sig.device, nx.type, type(y)))
-                if sig is None or mode.recording is not None:
-                    return _record_slowly(op, (x, y), (), mode)
-                ny = make_number(y, sig.input_types[1], sig.device)
-                y = None
-        except AttributeError:
-            return _record_slowly(op, (x, y), (), mode)
+        nx, ny = getattr(x, "_node", None), getattr(y, "_node", None)
+        if nx is not None and ny is not None:
+            sig = op.signatures.get((nx.sig.device, nx.type, ny.type))
+            if sig is not None and ny.sig.device is not sig.device:
+                raise _two_devices(op, (nx, ny))
+        elif mode.recording is not None:
+            sig = None  # numbers are constants there
+        elif nx is not None:
+            sig = op.signatures.get((nx.sig.device, nx.type, y.__class__))
+            if sig is not None:
+                ny, y = make_number(y, sig.input_types[1], sig.device), None
+        else:
+            sig = op.signatures.get((ny.sig.device, x.__class__, ny.type)) if ny is not None else None
+            if sig is not None:
+                nx, x = make_number(x, sig.input_types[0], sig.device), None
         if sig is not None:
             recording = mode.recording or LOCAL.recording
             index = recording.index
@@ -312,7 +318,7 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
             nodes, inputs = mode.cast(op, nodes, inputs)
         types = [n.type if isinstance(n, Node) else getattr(n, "kind", type(n)) for n in nodes]
         sig = op.signature(types, op.normal_attrs(attrs), device)
-        if len(inputs) == len(args) and inputs and isinstance(nodes[0], Node) and mode.cast is None:
+        if len(inputs) == len(args) and inputs and mode.cast is None:
             _remember(op, sig, types, raw_attrs)
         for i, node in enumerate(nodes):  # casts first: an eager one leaves a new recording behind
             if isinstance(node, Node) and node.type is not sig.input_types[i]:
@@ -361,7 +367,7 @@ def _remember(op: Op, sig: Signature, types: list, raw_attrs: tuple) -> None:
             return  # an input needs a cast
         if all(isinstance(t, Type) for t in types):
             op.signatures[raw_attrs, sig.device, *types] = sig
-        if len(types) == 2 and not raw_attrs and isinstance(types[0], Type):
+        if len(types) == 2 and not raw_attrs:
             op.signatures[sig.device, *types] = sig
     except TypeError:  # an attribute that does not hash, as a list: found by the slow path each time
         pass

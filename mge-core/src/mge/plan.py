@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .debug import debug
 from .device import ALIGNMENT, Kernel, aligned_bytes, memory_limit
 from .graph import GET, Graph, Node
 from .memory import Interval, MemoryPlan, check_limit, plan_memory, rounded
@@ -79,6 +80,7 @@ class Plan:
 
     def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
         self.graph, self.donated, self.strategy = graph, tuple(donated), strategy
+        self.guard_bytes = ALIGNMENT if debug.check >= 3 else 0  # after each value, to catch writes past its end
         builder = _Builder(graph, set(donated))
         self.steps, self.values, self.storages, self.outputs = builder.build()
         self.overwrites_from = builder.overwrites_from
@@ -86,7 +88,7 @@ class Plan:
         self.overwrites = [s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written]
         self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
         intervals = [
-            Interval(s.start, s.end, s.nbytes, s.label) for s in self.storages if s.kind == "arena"
+            Interval(s.start, s.end, s.nbytes + self.guard_bytes, s.label) for s in self.storages if s.kind == "arena"
         ]
         self.memory: MemoryPlan = plan_memory(intervals, strategy)
         self.result_bytes = sum(rounded(s.nbytes) for s in self.storages if s.kind == "result")

@@ -140,7 +140,7 @@ class _Writer:
 
     def _new_name(self, path: str) -> str:
         """Return ``model/fc.weight`` for ``obj["model"]["fc.weight"]``."""
-        parts = re.findall(r"\['((?:[^'\\]|\\.)*)'\]|\[([^]]*)\]", path.removeprefix("obj"))
+        parts = re.findall(r'\["((?:[^"\\]|\\.)*)"\]|\[([^]]*)\]', path.removeprefix("obj"))
         name = "/".join(a or b for a, b in parts) or "data"
         made, number = name, 1
         while made in self.arrays or made == "__metadata__":

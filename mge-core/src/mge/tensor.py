@@ -286,17 +286,6 @@ class Tensor(Operators):
         memo[id(self)] = made
         return made
 
-    # DLPack.
-
-    def __dlpack__(self, **options: Any) -> Any:
-        array = self.numpy()
-        if (options.get("max_version") or (0,)) < (1, 0):  # before DLPack 1.0 nobody can be told "read-only"
-            array = array.copy()
-        return array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
     def __setitem__(self, index: Any, value: Any) -> None:
         self._rebind(ops.indexing.set_item(self, index, value)._node)
 

@@ -85,6 +85,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _message(error: Exception) -> str:
     if isinstance(error, MgeError):
+        if error.place and (error.place.startswith("<frozen") or error.place.startswith(sys.argv[0])):
+            error.place = None  # the line that started this program tells nothing
         return f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):
         named = error.strerror and error.filename is not None

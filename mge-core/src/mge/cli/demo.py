@@ -1,7 +1,7 @@
 """``mge demo``: train a small network, save it, and check the file in a fresh process.
 
 In: options. Out: loss and test accuracy of each epoch, as text and as one line of JSON; the model file.
-After ``demo_data``; before ``command``.
+After ``demo_data`` and ``infer``; before ``command``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from ..optimizer import SGD
 from ..tensor import Tensor, tensor
 from . import demo_data
 from .demo_data import Data
+from .infer import by_batches
 from .options import at_least, show_bytes
 
-RATE = 0.1  # learning rate at the start; it falls to 0 in a straight line
+RATE = 0.05  # learning rate at the start; it falls to 0 in a straight line
 MOMENTUM = 0.9
 TEST_BATCH = 360
 
@@ -171,25 +172,13 @@ class Training:
 
     def scores(self, images: np.ndarray) -> np.ndarray:
         """Return the scores of all images."""
-        return by_batches(lambda batch: self.predict(tensor(batch)).numpy(), images, min(TEST_BATCH, len(images)))
+        return by_batches(self.predict, images, min(TEST_BATCH, len(images)))
 
     @property
     def peak_bytes(self) -> int:
         """The largest peak of the plans of both functions."""
         traced = [entry for function in (self.step, self.predict) if (entry := function.last) is not None]
         return max((compiled.plan.peak_bytes for entry in traced for compiled in entry.plans.values()), default=0)
-
-
-def by_batches(function: Any, array: np.ndarray, size: int) -> np.ndarray:
-    """Return ``function`` of an array, computed in batches of one size; the last one is filled up and cut."""
-    results = []
-    for start in range(0, len(array), size):
-        batch = array[start : start + size]
-        fill = size - len(batch)
-        if fill:
-            batch = np.concatenate([batch, np.repeat(batch[-1:], fill, axis=0)])
-        results.append(np.array(function(batch))[: size - fill])
-    return np.concatenate(results)
 
 
 def _fresh_process_agrees(path: str, images: np.ndarray, scores: np.ndarray, folder: str) -> bool:

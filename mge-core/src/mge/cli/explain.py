@@ -1,0 +1,238 @@
+"""``mge explain``: how a model would run, or how a script's plans do.
+
+In: a model file or a Python script. Out: device, kernel and reason of each node; peak and memory over time.
+Before ``command``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import cache
+from ..debug import debug
+from ..device import set_default_device
+from ..errors import ArgumentError
+from ..graph import GET, Graph
+from ..memory import current_strategy
+from ..modelfile import LoadedModel, load_model
+from ..plan import Plan, is_view
+from ..run import sync
+from .options import at_least, show_bytes, table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 64  # marks in the picture of memory over time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``mge explain``."""
+    parser.description = (
+        "Say for each node on which device it runs, by which kernel and why, and how much memory that takes. A model "
+        "file is compiled, not run. A Python script is run, and each plan that it compiles is explained."
+    )
+    parser.add_argument("model", help="a file that trace.dump wrote, or a script whose name ends in .py")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the script")
+    parser.add_argument("--batch", type=at_least(1), metavar="N", help="batch size, where the file leaves it open")
+    parser.add_argument("--device", metavar="NAME", help="as ref:0")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain; return 0."""
+    if arguments.model.endswith(".py"):
+        return _explain_script(arguments)
+    if arguments.words:
+        raise ArgumentError(f"explain: {' '.join(arguments.words)}: a model file takes no arguments")
+    model = load_model(arguments.model, arguments.device)
+    graph = _graph(model, arguments.batch)
+    compiled = cache.compile_graph(
+        graph, graph.key[:-1], tuple(range(len(graph.outputs))), (), current_strategy()
+    )
+    facts = {
+        "model": arguments.model,
+        "inputs": [f"{port.name}: {node.type}" for port, node in zip(model.inputs, graph.inputs)],
+        "outputs": [f"{port.name}: {node.type}" for port, node in zip(model.outputs, graph.outputs)],
+        "dynamic_batch": model.dynamic_batch,
+        "weights": len(model.weights),
+        "weight_bytes": sum(w._node.type.nbytes for w in model.weights.values()),
+        "recorded_nodes": len(graph.nodes),
+        **explain_plan(compiled.plan, compiled.prologue and compiled.prologue.plan),
+    }
+    if arguments.json:
+        print(json.dumps(facts))
+        return 0
+    batch = "any batch size" if model.dynamic_batch else "one batch size"
+    print(f"{arguments.model}: {', '.join(facts['inputs'])} -> {', '.join(facts['outputs'])}, {batch}")
+    print(f"{facts['weights']} weights, {show_bytes(facts['weight_bytes'])}; {facts['recorded_nodes']} nodes recorded\n")
+    print(text_of(facts))
+    return 0
+
+
+def _graph(model: LoadedModel, batch: int | None) -> Graph:
+    if batch is None or batch == model._size:
+        return model.graph
+    if not model.dynamic_batch:
+        raise ArgumentError(
+            f"explain: --batch is {batch}; the file is for one batch size: {', '.join(f'{p.name}: {p.type}' for p in model.inputs)}",
+            hint="trace.dump(..., dynamic_batch=True) makes a file for all batch sizes",
+        )
+    return model._graph_at(batch)
+
+
+class _Collector:
+    """Stands in for the view while a script runs: keeps what was compiled, as facts."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def add(self, stages: Sequence[tuple[str, Graph]], plan: Plan, prologue: Plan | None = None) -> None:
+        """Take in a plan."""
+        self.found.append({"recorded_nodes": len(stages[0][1].nodes), **explain_plan(plan, prologue)})
+
+    def watch(self, plan: Plan, number: int, start: int, end: int) -> None:
+        """Times of steps are of no interest here."""
+
+
+@contextlib.contextmanager
+def _collecting() -> Iterator[list[dict[str, Any]]]:
+    collector, before = _Collector(), cache.VIEW
+    cache.VIEW = collector  # type: ignore[assignment]
+    watchers = list(cache.WATCHERS)
+    try:
+        with debug(view=debug.view or os.devnull):
+            yield collector.found
+    finally:
+        cache.VIEW = before
+        cache.WATCHERS[:] = watchers
+
+
+def _explain_script(arguments: argparse.Namespace) -> int:
+    if arguments.batch:
+        raise ArgumentError("explain: --batch is for model files; a script makes its own batches")
+    if not os.path.isfile(arguments.model):
+        raise FileNotFoundError(2, "No such file", arguments.model)
+    if arguments.device:
+        set_default_device(arguments.device)
+    words, path = sys.argv, list(sys.path)
+    sys.argv = [arguments.model, *arguments.words]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.model)))
+    try:
+        with _collecting() as found, contextlib.redirect_stdout(sys.stderr):
+            try:
+                runpy.run_path(arguments.model, run_name="__main__")
+                sync()
+            except SystemExit as done:
+                if done.code not in (None, 0):
+                    print(f"mge explain: {arguments.model} ended with {done.code}", file=sys.stderr)
+                    return 1
+    finally:
+        sys.argv, sys.path[:] = words, path
+    if arguments.json:
+        print(json.dumps({"script": arguments.model, "plans": found}))
+        return 0
+    for number, facts in enumerate(found, 1):
+        print(f"plan {number} of {len(found)}: {facts['recorded_nodes']} nodes recorded\n{text_of(facts)}\n")
+    if not found:
+        print("no plan was compiled: a structure runs step by step the first time that it is seen (trace compiles at once)")
+    return 0
+
+
+def explain_plan(plan: Plan, prologue: Plan | None = None) -> dict[str, Any]:
+    """Return nodes, peak and memory over time of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    prologue : Plan, optional
+        What is computed before it, once for each version of the parameters.
+    """
+    nodes = _nodes(plan)
+    if prologue is not None:
+        nodes = [{**n, "step": None, "part": "prologue"} for n in _nodes(prologue)] + nodes
+    live = plan.timeline()
+    return {
+        "device": str(plan.device),
+        "strategy": plan.strategy,
+        "steps": len(plan.steps),
+        "nodes": nodes,
+        "peak_bytes": plan.peak_bytes,
+        "arena_bytes": plan.memory.arena_bytes,
+        "result_bytes": plan.result_bytes,
+        "peak_step": live.index(max(live)) if live else None,
+        "live_bytes": live,
+        "largest": [{"bytes": nbytes, "value": label} for nbytes, label in plan.largest(3)],
+    }
+
+
+def _nodes(plan: Plan) -> list[dict[str, Any]]:
+    step_of = {step.slot.node: i for i, step in enumerate(plan.steps)}
+    found = []
+    for node in plan.graph.nodes:
+        sig = node.sig
+        if sig.op is GET:
+            continue
+        step = step_of.get(node)
+        kernel: str | None = getattr(plan.steps[step].kernel, "name", None) if step is not None else None
+        if step is None and sig.op.name == "constant":
+            reason = "a constant: part of the plan"
+        elif step is None and is_view(node):
+            reason = "a view: the bytes of its input in another shape"
+        else:
+            kernel = kernel or ("NumPy reference" if sig.device.type == "ref" else "own kernel")
+            reason = _reason(plan, sig)
+        found.append(
+            {
+                "step": step,
+                "part": "plan",
+                "op": sig.op.name,
+                "types": [str(t) for t in sig.types],
+                "device": str(sig.device),
+                "kernel": kernel,
+                "reason": reason,
+                "bytes": sig.nbytes,
+                "place": node.place,
+            }
+        )
+    return found
+
+
+def _reason(plan: Plan, sig: Any) -> str:
+    if sig.device is plan.device:
+        return "ref runs every op" if sig.device.type == "ref" else f"{sig.device} has a kernel"
+    if sig.op.name == "copy":
+        return "moves a value between devices"
+    refused = plan.device.backend.supports(sig)
+    return f"{plan.device} refused: {refused}" if refused else f"an input is on {sig.device}"
+
+
+def text_of(facts: dict[str, Any]) -> str:
+    """Return the facts of a plan for people to read."""
+    rows = [("step", "op", "result", "device", "kernel", "why")]
+    for n in facts["nodes"]:
+        step = "pro" if n["part"] == "prologue" else "-" if n["step"] is None else str(n["step"])
+        rows.append((step, n["op"], ", ".join(n["types"]), n["device"], n["kernel"] or "-", n["reason"]))
+    lines = [table(rows, right=(0,)), ""]
+    if any(n["part"] == "prologue" for n in facts["nodes"]):
+        lines.append("pro: the prologue, computed once for each version of the weights")
+    lines.append(
+        f"peak {show_bytes(facts['peak_bytes'])}: arena {show_bytes(facts['arena_bytes'])}, "
+        f"results {show_bytes(facts['result_bytes'])}; strategy {facts['strategy']}"
+    )
+    if facts["live_bytes"]:
+        lines.append(f"memory over {facts['steps']} steps  {_picture(facts['live_bytes'])}  most at step {facts['peak_step']}")
+    lines += [f"  {show_bytes(v['bytes']):>10}  {v['value']}" for v in facts["largest"]]
+    return "\n".join(lines)
+
+
+def _picture(values: list[int]) -> str:
+    """Return values as a row of bars; of steps that share a bar, the largest counts."""
+    columns = min(_WIDTH, len(values))
+    top = max(values) or 1
+    groups = [values[i * len(values) // columns : (i + 1) * len(values) // columns] for i in range(columns)]
+    return "".join(_BARS[round(max(g) / top * (len(_BARS) - 1))] for g in groups)
