@@ -42,12 +42,12 @@ from .errors import (
     UnsupportedError,
 )
 from .graph import eager
-# PENDING from .interop import from_dlpack
+from .interop import from_dlpack
 from .memory import memory
-# PENDING from .modelfile import load_model
-# PENDING from .parse import parse_graph
+from .modelfile import load_model
+from .parse import parse_graph
 from .run import eval, sync
-# PENDING from .serialization import load, save
+from .serialization import load, save
 from .tensor import Parameter, Tensor, tensor
 
 __version__ = "0.1.0"

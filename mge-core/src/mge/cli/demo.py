@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="a folder with MNIST's four IDX files, with or without .gz")
     parser.add_argument("--dataset", choices=["auto", "fashion-mnist", "digits"], default="auto")
     parser.add_argument("--device", metavar="NAME", help="as ref:0; default: MGE_DEVICE, or the best one")
-    parser.add_argument("--epochs", type=at_least(1), metavar="N", help="default: 2, for digits 20")
+    parser.add_argument("--epochs", type=at_least(1), metavar="N", help="default: 2, for digits 10")
     parser.add_argument("--batch-size", type=at_least(1), metavar="N", help="default: 100, for digits 32")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N")
     parser.add_argument("--out", metavar="FILE", help="keep the model here, as demo.mge")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"epoch {epoch + 1}/{epochs}: loss {loss:.4f}, test accuracy {accuracy:.4f}, {seconds:.1f} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="mge-demo-") as folder:
         path = arguments.out or os.path.join(folder, "demo.mge")
-        training.predict.dump(path)
+        training.predict.dump(path, dynamic_batch=True)
         same = _fresh_process_agrees(path, data.test_images, training.scores(data.test_images), folder)
         kept = f"kept in {path}" if arguments.out else "removed again; --out FILE keeps it"
         print(f"model file: {show_bytes(os.path.getsize(path))}, {kept}")

@@ -92,4 +92,4 @@ def _digits() -> Data:
     images = digits.images[order].astype(np.uint8)  # 0 to 16
     labels = digits.target[order].astype(np.int32)
     n = len(images) - _TEST_DIGITS
-    return Data("digits", images[:n], labels[:n], images[n:], labels[n:], epochs=20, batch_size=32)
+    return Data("digits", images[:n], labels[:n], images[n:], labels[n:], epochs=10, batch_size=32)
