@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import control as _control  # noqa: F401  registers the ops that hold graphs
 from . import functional, refdevice  # noqa: F401  registers the built-in device
+from .control import host_call
 from .debug import debug
 from .device import (
     get_allocated_memory,
@@ -65,7 +65,7 @@ __all__ = [
     "Parameter", "PluginContractError", "PluginError", "PluginIncompatible", "PluginNotInstalled",
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
     "from_dlpack", "get_allocated_memory", "get_default_device", "get_device_count", "get_max_allocated_memory",
-    "get_max_reserved_memory", "get_reserved_memory", "is_cuda_available", "load", "load_model", "memory",
+    "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available", "load", "load_model", "memory",
     "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
 ]  # fmt: skip
 

@@ -64,10 +64,13 @@ def main(words: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(words)
     except SystemExit as done:  # --help, --version, wrong usage: argparse has written what there is to say
         return int(done.code or 0)
-    command = COMMANDS[arguments.command]
+    with debug(**dict(arguments.set)):
+        return _run(COMMANDS[arguments.command], arguments)
+
+
+def _run(command: Command, arguments: argparse.Namespace) -> int:
     try:
-        with debug(**dict(arguments.set)):
-            status = command.run(arguments)
+        status = command.run(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell

@@ -216,7 +216,8 @@ def text_of(facts: dict[str, Any]) -> str:
     rows = [("step", "op", "result", "device", "kernel", "why")]
     for n in facts["nodes"]:
         step = "pro" if n["part"] == "prologue" else "-" if n["step"] is None else str(n["step"])
-        rows.append((step, n["op"], ", ".join(n["types"]), n["device"], n["kernel"] or "-", n["reason"]))
+        types = ", ".join(n["types"][:3]) + (f" and {len(n['types']) - 3} more" if len(n["types"]) > 3 else "")
+        rows.append((step, n["op"], types, n["device"], n["kernel"] or "-", n["reason"]))
     lines = [table(rows, right=(0,)), ""]
     if any(n["part"] == "prologue" for n in facts["nodes"]):
         lines.append("pro: the prologue, computed once for each version of the weights")

@@ -88,8 +88,10 @@ def _call(model: Any, batch: np.ndarray) -> Tensor:
 def _read(path: str) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(f"run: {path} is no .npy file: {error}") from None
+    except (ValueError, EOFError):
+        raise FileFormatError(
+            f"run: {path} is no complete .npy file, or it holds Python objects; it must hold numbers"
+        ) from None
     if not isinstance(array, np.ndarray):
         raise FileFormatError(f"run: {path} holds several arrays; it must be a .npy file")
     return array
