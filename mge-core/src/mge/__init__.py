@@ -55,8 +55,13 @@ __version__ = "0.1.0"
 # The dtypes, as mge.float32; mge.bool is one of them.
 globals().update(_DTYPES)
 
-_MODULES = "amp autodiff config data dtr functional jit module optimizer random utils".split()  # imported on first use
-_PLUGIN_MODULES = {"quantization": "mge-quant", "distributed": "mge-distributed", "vision": "mge-vision", "hub": "mge-vision"}
+_MODULES = "amp autodiff config data dtr functional jit module optimizer plugin random utils".split()  # imported on first use
+_PLUGIN_MODULES = {
+    "distributed": "mge-distributed",
+    "hub": "mge-vision",
+    "quantization": "mge-quant",
+    "vision": "mge-vision",
+}
 
 __all__ = [
     *_DTYPES,

@@ -1,4 +1,4 @@
-"""One safetensors file with named arrays and a JSON record: what models and checkpoints are kept in.
+"""One safetensors file with arrays and a JSON record: models and checkpoints.
 
 In: arrays, a record of plain values, a path or file. Out: the file; or arrays and record, checked before use.
 After ``types``; before ``graph``.
@@ -6,11 +6,11 @@ After ``types``; before ``graph``.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import tempfile
+import secrets
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +21,8 @@ import safetensors
 
 from .dtype import DTYPES, DType
 from .errors import ArgumentError, FileFormatError
+
+__all__: list[str] = []  # no name here is promised to users
 
 KEY = "mge"  # the one entry of the file's metadata; with several, the library would write them in any order
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format
@@ -52,19 +54,19 @@ def replacing(path: Any) -> Iterator[str]:
     """Give the name of a new file that takes the place of ``path`` if the block succeeds, and goes away if not."""
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
-    descriptor, made = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
+    made = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    rights = os.stat(path).st_mode if os.path.isfile(path) else os.fstat(descriptor).st_mode
+    os.close(descriptor)
     try:
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(descriptor, 0o666 & ~mask)  # what a plain open() would have given
         yield made
-        os.fsync(descriptor)
+        os.chmod(made, stat.S_IMODE(rights))  # the library makes files that only their owner reads
+        with open(made, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(made, path)
     except BaseException:
         os.unlink(made)
         raise
-    finally:
-        os.close(descriptor)
 
 
 def write_archive(target: Any, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
@@ -86,7 +88,9 @@ def write_archive(target: Any, record: dict[str, Any], arrays: dict[str, np.ndar
     whole = {**record, "crc32": _checksum(record, dense)}
     metadata = {KEY: json.dumps(whole, ensure_ascii=False)}
     specs = {
-        name: safetensors.TensorSpec(dtype=a.dtype.name, shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes)
+        name: safetensors.TensorSpec(
+            dtype=a.dtype.name, shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes
+        )
         for name, a in dense.items()
     }
     if is_path(target):
@@ -109,7 +113,11 @@ def _checksum(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> int:
 
 def looks_like_archive(start: bytes) -> bool:
     """Whether the first bytes of a file are those of a safetensors file: the header's size, then JSON."""
-    return len(start) >= 9 and int.from_bytes(start[:8], "little") <= MAX_HEADER_BYTES and start[8:9] == b"{"
+    return (
+        len(start) >= 9
+        and int.from_bytes(start[:8], "little") <= MAX_HEADER_BYTES
+        and start[8:9] == b"{"
+    )
 
 
 def read_archive(source: Any) -> Archive:
@@ -127,9 +135,17 @@ def read_archive(source: Any) -> Archive:
     name = repr(os.fspath(source)) if is_path(source) else "the file"
     try:
         metadata, arrays = _read_path(source) if is_path(source) else _read_bytes(source.read())
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (
+        safetensors.SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise FileFormatError(
-            f"{name}: it is no complete safetensors file ({error})", hint="write it, or fetch it, again"
+            f"{name}: it is no complete safetensors file ({error})",
+            hint="write it, or fetch it, again",
         ) from None
     if KEY not in metadata:
         return Archive(None, arrays)
@@ -160,23 +176,31 @@ _NUMPY_NAMES = {
 
 
 def _read_bytes(data: bytes) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    tensors = safetensors.deserialize(bytes(data))  # checks sizes and offsets
+    tensors: Any = safetensors.deserialize(bytes(data))  # type: ignore[no-untyped-call]  # checks sizes and offsets
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     arrays = {
-        name: np.frombuffer(t["data"], np.dtype(_NUMPY_NAMES[t["dtype"]])).reshape(t["shape"]) for name, t in tensors
+        name: np.frombuffer(t["data"], np.dtype(_NUMPY_NAMES[t["dtype"]])).reshape(t["shape"])
+        for name, t in tensors
     }
     return header.get("__metadata__") or {}, arrays
 
 
-def check_format(record: dict[str, Any] | None, wanted: str, version: str, source: Any) -> dict[str, Any]:
+def check_format(
+    record: dict[str, Any] | None, wanted: str, version: str, source: Any
+) -> dict[str, Any]:
     """Return the record if it is of the wanted format and version; else raise an error that says what it is."""
     name = repr(os.fspath(source)) if is_path(source) else "the file"
     found = None if record is None else record["format"]
     if record is None or found != wanted:
-        what = "a safetensors file that mge did not write" if found is None else f"a file of format {found!r}"
-        reader = READERS.get(found, "mge.load" if found is None else "")
+        what = (
+            "a safetensors file that mge did not write"
+            if found is None
+            else f"a file of format {found!r}"
+        )
+        reader = "mge.load" if found is None else READERS.get(found, "")
         raise FileFormatError(
-            f"{name}: it is {what}; {READERS[wanted]} reads {wanted!r}", hint=reader and f"{reader}(file)" or None
+            f"{name}: it is {what}; {READERS[wanted]} reads {wanted!r}",
+            hint=reader and f"{reader}(file)" or None,
         )
     if record.get("version") != version:
         raise FileFormatError(
@@ -184,11 +208,6 @@ def check_format(record: dict[str, Any] | None, wanted: str, version: str, sourc
             hint="pip install --upgrade mge-core",
         )
     return record
-
-
-def read_file(source: Any) -> Any:
-    """Return something that can be read twice: a path, or the file's bytes as a file."""
-    return source if is_path(source) else io.BytesIO(source.read())
 
 
 # Plain values in JSON, so that their types come back. A JSON object always has one key, which says what it is.
@@ -205,7 +224,9 @@ class NotPlain(Exception):
 Leaf = Callable[[Any, str], Any]  # (value, path) to a JSON value, or NotImplemented
 
 
-def to_json(value: Any, path: str, leaf: Leaf = lambda value, path: NotImplemented, depth: int = DEPTH) -> Any:
+def to_json(
+    value: Any, path: str, leaf: Leaf = lambda value, path: NotImplemented, depth: int = DEPTH
+) -> Any:
     """Return a JSON value for nested dicts, lists, tuples and plain values; ``leaf`` is asked about other things.
 
     Raises
@@ -233,12 +254,19 @@ def to_json(value: Any, path: str, leaf: Leaf = lambda value, path: NotImplement
     if kind in (list, tuple):
         items = [to_json(v, f"{path}[{i}]", leaf, depth - 1) for i, v in enumerate(value)]
         return items if kind is list else {"tuple": items}
-    if isinstance(value, dict) and (kind is dict or kind.__module__ == "collections" and kind.__name__ != "Counter"):
+    if isinstance(value, dict) and (
+        kind is dict or kind.__module__ == "collections" and kind.__name__ != "Counter"
+    ):
         pairs = []
         for key, v in value.items():
             shown = json.dumps(key, ensure_ascii=False) if type(key) is str else repr(key)
             place = f"{path}[{shown}]"
-            pairs.append([to_json(key, f"key {shown} of {path}", depth=8), to_json(v, place, leaf, depth - 1)])
+            pairs.append(
+                [
+                    to_json(key, f"key {shown} of {path}", depth=8),
+                    to_json(v, place, leaf, depth - 1),
+                ]
+            )
         return {"dict": pairs}
     made = leaf(value, path)
     if made is NotImplemented:
@@ -261,8 +289,10 @@ def from_json(value: Any, leaf: Callable[[str, Any], Any], depth: int = DEPTH + 
     if isinstance(value, list):
         return [from_json(v, leaf, depth - 1) for v in value]
     if len(value) != 1:
-        raise FileFormatError(f"record: an object with keys {sorted(value)}; each has one key, which says what it is")
-    (key, inside), = value.items()
+        raise FileFormatError(
+            f"record: an object with keys {sorted(value)}; each has one key, which says what it is"
+        )
+    ((key, inside),) = value.items()
     try:
         if key == "tuple":
             return tuple([from_json(v, leaf, depth - 1) for v in inside])
@@ -283,7 +313,8 @@ def from_json(value: Any, leaf: Callable[[str, Any], Any], depth: int = DEPTH + 
             (made,) = np.frombuffer(bytes.fromhex(data), DTYPES[name].dtype)
             return made
         return leaf(key, inside)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
         if isinstance(error, FileFormatError):
             raise
-        raise FileFormatError(f"record: {{{key!r}: {str(inside)[:60]}}} is no value that mge writes ({error})") from None
+        shown = f"{{{key!r}: {str(inside)[:60]}}}"
+        raise FileFormatError(f"record: {shown} is no value that mge writes ({error})") from None

@@ -25,7 +25,7 @@ Callback = Callable[[Tensor, Tensor], Tensor]
 
 
 class GradManager:
-    """Computes gradients by the tensors attached to it and adds them to their ``.grad``.
+    """Adds gradients by the tensors attached to it to their ``.grad``.
 
     Only calls made while the manager is active count (inside ``with gm:``, or between ``record()`` and
     ``release()``), and each attached tensor counts as what it was when the manager became active, or when it was
@@ -34,6 +34,7 @@ class GradManager:
 
     Examples
     --------
+    >>> from mge.autodiff import GradManager
     >>> w = tensor([1.0, 2.0])
     >>> gm = GradManager().attach(w)
     >>> with gm:
@@ -119,7 +120,7 @@ class GradManager:
         MANAGERS.set(tuple(m for m in MANAGERS.get() if m is not self))
 
     def backward(self, y: Tensor | Sequence[Tensor] | None = None, dy: Tensor | Sequence[Tensor] | None = None) -> None:
-        """Add the gradients of ``y`` to the ``.grad`` of the attached tensors, then release.
+        """Add the gradients of ``y`` to each attached tensor's ``.grad``, then release.
 
         Parameters
         ----------
@@ -236,14 +237,16 @@ def _check(ys: Sequence[Any], dys: Sequence[Any]) -> None:
 
 
 class Function:
-    """An operation with a gradient of its own. Subclass it; one instance serves one call.
+    """An operation with a gradient of its own, made by subclassing.
 
+    One instance serves one call.
     ``forward(*tensors)`` returns one tensor or a tuple of them. ``backward(*output_grads)`` returns one gradient
     for each input, or None where no gradient flows. It is recorded at the call, so it must not read values
     (``mge.functional.host_call`` runs Python on values).
 
     Examples
     --------
+    >>> from mge.autodiff import Function
     >>> class Double(Function):
     ...     def forward(self, x):
     ...         return x * 2

@@ -235,15 +235,23 @@ class PlanCache:
 
 
 def compile_graph(
-    graph: Graph, tokens: tuple, wanted: tuple[int, ...], donated: tuple[int, ...], strategy: str
+    graph: Graph,
+    tokens: tuple,
+    wanted: tuple[int, ...],
+    donated: tuple[int, ...],
+    strategy: str,
+    replaced: Sequence[int] = (),
 ) -> CompiledPlan:
-    """Run all passes over a recorded graph and plan it."""
+    """Run all passes over a recorded graph and plan it.
+
+    ``replaced``: positions of leaves that get a new value from this graph itself, also where the old one stays.
+    """
     debug.counts["plans_compiled"] += 1
     leaves = [i for i, t in enumerate(tokens) if t.__class__ is not tuple]
     stages: list[tuple[str, Graph]] = []
     optimised = optimise(graph, lambda name, made: stages.append((name, made)) if debug.view else None)
     overwritten = [leaves.index(p) for p in donated]
-    first, sources, rest = split_prologue(optimised, overwritten)
+    first, sources, rest = split_prologue(optimised, {*overwritten, *(leaves.index(p) for p in replaced)})
     plan = Plan(rest, overwritten, strategy)
     prologue = None
     if first is not None:

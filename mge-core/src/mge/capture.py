@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import op as op_module
+from .dtype import float32, float64, int32, int64
 from .errors import TraceError, user_place
-from .graph import GET, Graph, Node, Recording, Signature, changed, make_leaf
+from .graph import GET, MODE, Graph, Node, Recording, Signature, changed, make_leaf
 from .op import record_nodes
 
 
@@ -67,6 +68,13 @@ class Capture:
         if id(handle) not in self.grads:
             self.grads_read.setdefault(id(handle), (handle, value))
 
+    def close(self) -> None:
+        """Let go of everything: the recording names its owner, and that cycle would keep values alive."""
+        self.recording.owner = None
+        self.recording.index.clear()
+        for held in (self.effects, self.made, self.grads, self.grads_read):
+            held.clear()
+
     def restore(self) -> list[tuple[Any, Node]]:
         """Give outer handles back what they stood for; return (handle, node that the function gave it)."""
         made = []
@@ -87,6 +95,7 @@ class NumberRead(Exception):
 class TracedNumber:
     """Stands for a number argument while a function is traced: an input of the plan, weakly typed.
 
+    It has the 64 bits of Python's arithmetic until it meets a tensor, so results are those of the untraced function.
     Arithmetic with tensors and numbers is recorded; anything that needs the value restarts the trace with the value
     as part of the key.
     """
@@ -98,15 +107,20 @@ class TracedNumber:
 
     def tensor(self) -> Any:
         """Return the number as a tensor of the default dtype of its kind."""
-        return op_module.tensor_class.from_node(self.node)
+        return self._cast(float32 if self.kind is float else int32)
+
+    def _cast(self, dtype: Any) -> Any:
+        made = op_module.tensor_class.from_node(self.node)
+        return made if self.node.type.dtype is dtype else op_module.OPS["cast"](made, dtype=dtype)
 
     def weak_node(self, dtype: Any) -> Node:
         """Return the number in the dtype that it takes beside tensors."""
-        return op_module.OPS["cast"](self.tensor(), dtype=dtype)._node if self.node.type.dtype is not dtype else self.node
+        return self._cast(dtype)._node
 
-    def _read(self, *_: Any) -> Any:
+    def _read(self, *_: Any, **__: Any) -> Any:
         raise NumberRead(self.position)
 
+    __array__ = __round__ = __abs__ = __divmod__ = __rdivmod__ = _read
     __float__ = __int__ = __index__ = __bool__ = __str__ = __hash__ = __format__ = _read  # type: ignore[assignment]
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _read  # type: ignore[assignment]
     __pow__ = __rpow__ = _read
@@ -114,11 +128,14 @@ class TracedNumber:
     def _with(self, name: str, other: Any, swap: bool = False) -> Any:
         if isinstance(other, op_module.tensor_class):
             return NotImplemented
-        right = other.tensor() if isinstance(other, TracedNumber) else other
+        if not isinstance(other, (TracedNumber, bool, int, float)):
+            return NotImplemented
         kind = other.kind if isinstance(other, TracedNumber) else type(other)
-        left = self.tensor()
-        made = op_module.OPS[name](right, left) if swap else op_module.OPS[name](left, right)
         kind = float if float in (kind, self.kind) or name == "div" else int
+        wide = float64 if kind is float else int64
+        left = self._cast(wide)
+        right = other._cast(wide) if isinstance(other, TracedNumber) else kind(other)
+        made = op_module.OPS[name](right, left) if swap else op_module.OPS[name](left, right)
         return TracedNumber(made._node, kind, self.position)
 
     def __add__(self, other: Any) -> Any:
@@ -165,15 +182,24 @@ def capture(
         arguments = [make_leaf(t, device) for t in types]
         for leaf in arguments:
             recording.enlist(leaf)
-        result = function(*[op_module.tensor_class.from_node(n) for n in arguments])
-        several = isinstance(result, (tuple, list))
-        results = [as_tensor(r, name) for r in (result if several else (result,))]
-        effects = owner.restore()
-        outputs = [t._node for t in results] + [node for _, node in effects]
+        owner.made.update(arguments)  # to rebind their handles is nobody's business outside
+        try:
+            result = function(*[op_module.tensor_class.from_node(n) for n in arguments])
+            several = isinstance(result, (tuple, list))
+            outputs = [as_tensor(r, name)._node for r in (result if several else (result,))]
+        finally:
+            effects = owner.restore()
+        outputs += [node for _, node in effects]
         for node in outputs:
             recording.enlist(node)
     captured = [leaf for leaf in recording.leaves if leaf not in arguments]
     graph = recording.graph(outputs, arguments + captured)
+    around = MODE.get().recording
+    if around is not None:  # a trace wants to know by which handle a value from outside is used
+        nodes = recording.nodes
+        for position, handle in recording.handles or ():
+            around.enlist(nodes[position], handle)
+    owner.close()
     return graph, captured, effects, tuple if several else None
 
 

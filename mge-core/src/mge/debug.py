@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import ArgumentError
 
@@ -41,7 +41,9 @@ VARIABLES: dict[str, Variable] = {
     "MGE_TUNE": Variable(bool, False, "1: time algorithms when a plan is made, and keep the choice"),
     "MGE_MEMORY": Variable(str, "static", "memory strategy by name: `static`, `naive`, or a plugin's"),
     "MGE_MEMORY_LIMIT": Variable(str, "", "bytes that plans of one device may use, as `2GB`; empty: no limit"),
-    "MGE_FALLBACK": Variable(str, "allow", "`allow`, `warn` or `error`: what happens to ops that a device refuses"),
+    "MGE_FALLBACK": Variable(
+        str, "warn", "ops that a device refuses run on `ref`: `allow` silently, `warn` with one line a graph, or `error`"
+    ),
     "MGE_PLUGINS": Variable(str, "*", "allow-list of plugins, `a,b`; empty loads none"),
     "MGE_PLUGINS_DISABLE": Variable(str, "", "plugins never to load, `a,b` or `*`"),
     "MGE_THREADS": Variable(int, 0, "CPU threads; 0: one for each core"),
@@ -97,9 +99,9 @@ class Debug:
 
     def reload(self) -> None:
         """Read the environment again."""
-        self._values = {name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES}
+        self._values: dict[str, Any] = {name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES}
 
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name: str) -> Any:
         try:
             return self.__dict__["_values"][name]
         except KeyError:

@@ -1,7 +1,7 @@
 """Devices and buffers: what allocates, copies and runs kernels.
 
 In: device names, NumPy arrays, signatures. Out: ``Device`` objects (one for each ``name:index``), ``Buffer``, ``Pool``.
-After ``plugin``; before ``refdevice``.
+After ``registry``; before ``refdevice``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from . import op as op_module
+from . import registry
 from .debug import debug
-from .errors import ArgumentError, DeviceError, OutOfMemory, PluginNotInstalled
-from .graph import MODE, Signature
+from .discovery import first_line
+from .errors import ArgumentError, DeviceError, OutOfMemory, PluginContractError, PluginError, UnsupportedError
+from .graph import MODE, Graph, Signature
 from .types import Type
 
 ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register
@@ -148,25 +150,6 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
     return raw[start : start + nbytes]
 
 
-class Backend(Protocol):
-    """What a device plugin offers (issue B completes it); ``RefBackend`` is the built-in one."""
-
-    name: str
-    priority: int
-
-    def probe(self) -> str | None:
-        """Return None where the device works here, else the reason."""
-
-    def device_count(self) -> int:
-        """Return how many devices of this type there are."""
-
-    def supports(self, sig: Signature) -> str | None:
-        """Return None where there is a kernel for this use of an op, else the reason."""
-
-    def kernel(self, sig: Signature) -> Kernel:
-        """Return the kernel for one use of an op."""
-
-
 class Device:
     """One device, as ``ref:0``. Equal devices are the same object.
 
@@ -181,7 +164,7 @@ class Device:
         Held while a plan runs: runs on one device are serialised.
     """
 
-    def __init__(self, backend: Backend, index: int) -> None:
+    def __init__(self, backend: Any, index: int) -> None:
         self.backend, self.index = backend, index
         self.type = backend.name
         self.name = f"{backend.name}:{index}"
@@ -210,14 +193,57 @@ class Device:
         return buffer
 
     def kernel(self, sig: Signature) -> Kernel:
-        """Return the kernel for a signature; it is looked up once."""
+        """Return the kernel for a signature; it is looked up once. What the device refuses runs by its reference."""
         found = sig.notes.get("kernel")
         if found is None:
-            found = sig.notes["kernel"] = self.backend.kernel(sig)
+            reason = self.refusal(sig)
+            if reason is not None and debug.fallback == "error":
+                raise unsupported(sig, reason)
+            if sig.notes.get("kernel") is None:
+                own = reason is None and not is_free(sig)
+                sig.notes["kernel"] = self._ask("kernel", sig) if own else BACKENDS["ref"].kernel(0, sig)
+            found = sig.notes["kernel"]
         return found
 
+    def refusal(self, sig: Signature) -> str | None:
+        """Return None where this device has a kernel for a signature, else the reason; it is asked once."""
+        notes = sig.notes
+        if "refusal" not in notes:
+            own = registry.library_kernel(self.type, sig) if "::" in sig.op.name else None
+            if own is not None:
+                notes["kernel"] = own
+            reason = None if own is not None or is_free(sig) else self._ask("supports", sig)
+            if not isinstance(reason, str | None):
+                raise PluginContractError(f"{self.type}: supports gave {reason!r}; it must give None, or the reason")
+            notes["refusal"] = reason
+        return notes["refusal"]
 
-BACKENDS: dict[str, Backend] = {}
+    def _ask(self, method: str, sig: Signature) -> Any:
+        """Call a method of the backend; it must not raise."""
+        try:
+            return getattr(self.backend, method)(self.index, sig)
+        except Exception as error:
+            after = " after supports accepted it" if method == "kernel" else ""
+            text = f"{self.type}: {method} raised {type(error).__name__} for {sig!r}{after}: {first_line(error)}"
+            raise PluginContractError(text, hint=f"report it to the makers of {self.type}") from error
+
+
+def is_free(sig: Signature) -> bool:
+    """Whether the core itself runs an op for host devices: copies, constants, views, graphs, calls of Python."""
+    if sig.op.name in ("copy", "constant", "host_call") or any(isinstance(v, Graph) for _, v in sig.attrs):
+        return True
+    return sig.op.aliases and sig.nbytes == sig.input_types[0].nbytes
+
+
+def unsupported(sig: Signature, reason: str) -> UnsupportedError:
+    """Return the error for an op that would have to leave its device."""
+    return UnsupportedError(
+        f"{sig.op.name}: no kernel on {sig.device} for {sig!r}, and MGE_FALLBACK is error\n  refused: {reason}",
+        hint='MGE_FALLBACK=allow, or device "ref"',
+    )
+
+
+BACKENDS: dict[str, Any] = {}  # those that are loaded: each a plugin.Backend
 _DEVICES: dict[str, Device] = {}
 _default: list[Device] = []
 
@@ -228,7 +254,9 @@ def as_device(name: object) -> Device:
     Raises
     ------
     PluginNotInstalled
-        No backend of that name.
+        No installed plugin offers it.
+    PluginUnavailable, PluginIncompatible
+        The plugin that offers it cannot be used here.
     DeviceError
         The text is no device name, or there is no device with that index.
     """
@@ -236,28 +264,35 @@ def as_device(name: object) -> Device:
         return name
     if not isinstance(name, str):
         raise DeviceError(f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'")
-    if name in ("auto", ""):
-        name = max(BACKENDS.values(), key=lambda b: b.priority).name
     kind, _, number = name.partition(":")
-    if kind in ("cpu", "xpu", "cpux"):  # MegEngine's names for "the processor" and "whatever is best"
-        kind = max(BACKENDS.values(), key=lambda b: b.priority).name
-    if kind not in BACKENDS:
-        raise PluginNotInstalled(
-            f'device "{name}" was asked for, and no installed plugin offers "{kind}"\n'
-            f"  usable: {', '.join(f'{b}:0' for b in BACKENDS)}; details: mge env",
-            hint=f"pip install mge-{kind}",
-        )
+    if kind in ("auto", "", "cpu", "xpu", "cpux"):  # MegEngine's names for "the processor" and "whatever is best"
+        kind = best_backend(kind.startswith("cpu")).name
     try:
         index = int(number) if number else 0
     except ValueError:
         raise DeviceError(f"device: {name!r} is no device name; one looks like 'ref:0'") from None
     full = f"{kind}:{index}"
     if full not in _DEVICES:
-        count = BACKENDS[kind].device_count()
+        backend = find_backend(kind, name)
+        count = len(backend.devices())
         if not 0 <= index < count:
             raise DeviceError(f'device: "{full}" was asked for; {kind} has {count}, numbered from 0')
-        _DEVICES[full] = Device(BACKENDS[kind], index)
+        _DEVICES[full] = Device(backend, index)
     return _DEVICES[full]
+
+
+def find_backend(kind: str, wanted: str) -> Any:
+    """Return the backend of a device type; its plugin, and no other, is loaded where it is not built in."""
+    if kind not in BACKENDS:
+        BACKENDS[kind] = registry.load("backend", kind, f'device "{wanted}"')
+    return BACKENDS[kind]
+
+
+def best_backend(host: bool = False) -> Any:
+    """Return the usable backend with the highest priority, of all or of those in host memory."""
+    for plugin in registry.each("backend"):
+        BACKENDS.setdefault(plugin.name, plugin.object)
+    return max((b for b in BACKENDS.values() if b.is_host or not host), key=lambda b: b.priority)
 
 
 def default_device() -> Device:
@@ -271,7 +306,13 @@ def default_device() -> Device:
 
 
 def set_default_device(device: object) -> None:
-    """Set the device of tensors made without naming one, for the whole process."""
+    """Set the device of tensors made without naming one, for the whole process.
+
+    Parameters
+    ----------
+    device : str or Device
+        As ``"ref:0"``.
+    """
     _default[:] = [as_device(device)]
 
 
@@ -281,15 +322,22 @@ def get_default_device() -> str:
 
 
 def get_device_count(device_type: str) -> int:
-    """Return how many devices of a type there are; 0 for a type that no installed plugin offers.
+    """Return how many devices of a type there are.
 
     Parameters
     ----------
     device_type : str
         ``"ref"``, ``"cuda"``, ...
+
+    Returns
+    -------
+    int
+        0 for a type that no installed plugin offers.
     """
-    backend = BACKENDS.get(device_type)
-    return backend.device_count() if backend is not None and backend.probe() is None else 0
+    try:
+        return len(find_backend(device_type, device_type).devices())
+    except PluginError:
+        return 0
 
 
 def is_cuda_available() -> bool:
@@ -298,30 +346,76 @@ def is_cuda_available() -> bool:
 
 
 def get_allocated_memory(device: object = None) -> int:
-    """Return the bytes of live buffers on a device, by default the default one."""
+    """Return the bytes of live buffers on a device.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        By default the default device.
+
+    Returns
+    -------
+    int, bytes
+    """
     return _chosen(device).pool.in_use_bytes
 
 
 def get_reserved_memory(device: object = None) -> int:
-    """Return the bytes that a device's pool and arena hold: live buffers, cached blocks and the arena."""
+    """Return the bytes of live buffers, cached blocks and the arena of a device.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        By default the default device.
+
+    Returns
+    -------
+    int, bytes
+    """
     chosen = _chosen(device)
     arena = chosen.arena.nbytes if chosen.arena is not None else 0
     return chosen.pool.in_use_bytes + chosen.pool.cached_bytes + arena
 
 
 def get_max_allocated_memory(device: object = None) -> int:
-    """Return the largest value of ``get_allocated_memory`` since the last reset."""
+    """Return the largest value of ``get_allocated_memory`` since the last reset.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        By default the default device.
+
+    Returns
+    -------
+    int, bytes
+    """
     return _chosen(device).pool.peak_bytes
 
 
 def get_max_reserved_memory(device: object = None) -> int:
-    """Return the largest value of ``get_reserved_memory`` since the last reset."""
+    """Return the largest value of ``get_reserved_memory`` since the last reset.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        By default the default device.
+
+    Returns
+    -------
+    int, bytes
+    """
     chosen = _chosen(device)
     return max(get_reserved_memory(chosen), chosen.pool.peak_reserved_bytes)
 
 
 def reset_max_memory_stats(device: object = None) -> None:
-    """Start the maxima of memory use again from what is in use now."""
+    """Start the maxima of memory use again from what is in use now.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        By default the default device.
+    """
     pool = _chosen(device).pool
     pool.peak_bytes = pool.in_use_bytes
     pool.peak_reserved_bytes = pool.in_use_bytes + pool.cached_bytes

@@ -145,7 +145,7 @@ def promote(*dtypes: DType | type) -> DType:
     strong = [d for d in dtypes if isinstance(d, DType)]
     weak = [d for d in dtypes if not isinstance(d, DType)]
     if not strong:
-        return max((_PYTHON[w] for w in weak), key=lambda d: (d.is_float, d.is_integer))  # type: ignore[index]
+        return max((_PYTHON[w] for w in weak), key=lambda d: (d.is_float, d.is_integer))
     result = strong[0]
     for other in strong[1:]:
         result = _PROMOTED[result, other]

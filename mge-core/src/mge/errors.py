@@ -105,7 +105,13 @@ class FileFormatError(MgeError, ValueError):
 
 
 class InternalError(MgeError, RuntimeError):
-    """A fault in mge itself."""
+    """A fault in mge itself.
+
+    Parameters
+    ----------
+    message : str
+        The first line.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -136,7 +142,7 @@ def user_frame(frame: FrameType | None = None) -> FrameType | None:
     """Return the innermost frame outside mge, looking outwards from ``frame``."""
     frame = frame or sys._getframe(1)
     while frame is not None and is_internal(frame.f_code):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return frame
 
 

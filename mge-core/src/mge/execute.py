@@ -15,11 +15,14 @@ import numpy as np
 from .debug import debug
 from .device import ALIGNMENT, Buffer, aligned_bytes
 from .errors import InternalError, MgeError
+from .graph import Node, Signature
 from .plan import Plan
 from .types import Type
 
 # Told about each step: (plan, step number, start ns, end ns). The profiler adds itself here.
 WATCHERS: list[Callable[[Plan, int, int, int], None]] = []
+# The same for nodes that run one by one: (signature, node, start ns, end ns).
+NODE_WATCHERS: list[Callable[[Signature, Node, int, int], None]] = []
 
 
 GUARD = 0xA5  # what guard bytes hold
@@ -42,11 +45,14 @@ class _Bound:
         The lists are shared with ``slots``, which put this run's arrays into them.
     inputs, results : list of (input or storage, places)
         Storages that change from run to run. Their arrays go to ``places``: by type, (list, position) each.
+    reached : int
+        The step that a watched run is at.
     """
 
     def __init__(self, plan: Plan, arena: np.ndarray) -> None:
         self.arena = arena
         self.calls: list[tuple] = []
+        self.reached = 0
         dynamic: dict[int, dict[Type, list[tuple[list, int]]]]
         dynamic = {i: {} for i, s in enumerate(plan.storages) if s.kind in ("input", "result")}
         arrays = [self._array(plan, v, arena) for v in range(len(plan.values))]
@@ -105,7 +111,7 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         A step failed, or the run was interrupted.
     """
     device = plan.device
-    with device.lock:
+    with device.lock, np.errstate(all="ignore"):
         arena = _arena(plan)
         bound = plan.bound
         if bound is None or bound.arena is not arena:
@@ -126,15 +132,15 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
                 typed = _typed(block, type_)
                 for made, position in uses:
                     made[position] = typed
+        watched, inputs = bool(WATCHERS) or debug.debug >= 2 or debug.check >= 2, None
         try:
-            with np.errstate(all="ignore"):
-                if WATCHERS or debug.debug >= 2 or debug.check >= 2:
-                    _run_watched(plan, bound)
-                else:
-                    for kernel, inputs, outputs, stream in bound.calls:
-                        kernel(inputs, outputs, stream)
+            if watched:
+                _run_watched(plan, bound)
+            else:
+                for kernel, inputs, outputs, stream in bound.calls:
+                    kernel(inputs, outputs, stream)
         except BaseException as error:
-            number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0) if bound.calls else 0
+            number = bound.reached if watched else next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
             if isinstance(error, MgeError):
                 error.add_place(plan.steps[number].slot.node.place)
             raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
@@ -170,6 +176,7 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
     """Run the steps one by one, with times, checks and messages."""
     inputs: Any = None
     for number, (kernel, inputs, outputs, stream) in enumerate(bound.calls):
+        bound.reached = number
         guards = _guards(plan, number, bound.arena) if plan.guard_bytes else []
         for _, guard in guards:
             guard[:] = GUARD
@@ -207,7 +214,9 @@ def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
         for array in outputs:
             if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
                 if not any(a.dtype.kind == "f" and np.isnan(a).any() for a in inputs):
-                    raise InternalError(f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one")
+                    error = InternalError(f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one")
+                    error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
+                    raise error
     if sig.device.type != "ref" and sig.op.is_pure and sig.op._reference is not None:
         wanted = sig.op._reference(*inputs, **dict(sig.attrs))
         for made, right in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,)):

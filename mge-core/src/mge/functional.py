@@ -1,6 +1,6 @@
 """``mge.functional``: every public op and function on tensors.
 
-In: the files of ``ops``, and ``control``. Out: their names, read from the registry; nothing is listed here.
+In: the files of ``ops``, ``control`` and ``flow``. Out: their names, read from the registry; nothing is listed here.
 After ``trace``; before ``module``.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import control
+from . import control, flow
 from .op import Op
 from .ops import MODULES
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-for _module in (*MODULES, control):
+for _module in (*MODULES, control, flow):
     _private = getattr(_module, "PRIVATE", ())
     _functions = getattr(_module, "FUNCTIONS", ())
     for _name, _value in vars(_module).items():

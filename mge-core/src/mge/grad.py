@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 from .capture import Capture, inline, lowered
 from .debug import debug
 from .errors import DTypeError, InternalError, ShapeError, UnsupportedError, user_place
-from .graph import GET, LOCAL, MODE, Graph, Node, Recording, Signature, changed, get_signature, make_leaf
+from .graph import (
+    GET,
+    LOCAL,
+    MODE,
+    Graph,
+    Node,
+    Recording,
+    Signature,
+    changed,
+    current_recording,
+    get_signature,
+    make_leaf,
+)
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor
@@ -142,6 +154,9 @@ def gradient_nodes(
         _BLOCKS.move_to_end(key)
     if block.sig is None:
         return [None] * len(targets)
+    for dy in dys:
+        if dy is not None:
+            current_recording().enlist(dy._node, dy)
     outputs = record_nodes(block.sig, [_source(s, region, dys) for s in block.sources], later=True)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return [outputs[i] if i is not None else None for i in block.positions]

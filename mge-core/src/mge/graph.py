@@ -17,8 +17,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .debug import debug
-from .errors import InternalError, line_of
-from .types import Type
+from .errors import InternalError, TraceError, line_of, user_place
+from .types import NOTHING, Type
 
 if TYPE_CHECKING:
     from .op import Op
@@ -35,18 +35,23 @@ class Signature:
     types : tuple of Type
         One for each output.
     type : Type
-        The first of ``types``.
+        The first of ``types``; ``NOTHING`` where there is none.
     device : Device
     """
 
     __slots__ = ("attrs", "device", "input_types", "nbytes", "notes", "op", "single", "type", "types")
 
     def __init__(
-        self, op: Op, input_types: tuple[Type, ...], attrs: tuple[tuple[str, Any], ...], types: tuple[Type, ...], device
+        self,
+        op: Op,
+        input_types: tuple[Type, ...],
+        attrs: tuple[tuple[str, Any], ...],
+        types: tuple[Type, ...],
+        device: Any,
     ) -> None:
         self.op, self.input_types, self.attrs, self.types, self.device = op, input_types, attrs, types, device
         self.single = len(types) == 1
-        self.type = types[0] if types else None
+        self.type = types[0] if types else NOTHING
         self.nbytes = sum(t.nbytes for t in types)
         self.notes: dict[str, Any] = {}  # what later files derive once: kernel, lowering, gradient
 
@@ -150,6 +155,12 @@ class Recording:
             if node.sig.op is GET and node.inputs[0] in self.index:  # another look at a node recorded here
                 self.append(node)
                 return self.index[node]
+        elif node.buffer is None and self.owner is None:
+            raise TraceError(
+                f"a value {node.type} that was recorded inside a traced function, branch or loop is used after its end; "
+                "it has none there",
+                hint="return it from the function",
+            ).add_place(user_place())
         position = self.index[node] = len(self.tokens)
         slow = handle is not None and handle._slow
         self.tokens.append(leaf_signature(node.type, node.sig.device, slow))
@@ -281,6 +292,32 @@ class Graph:
 
     def __str__(self) -> str:
         return print_graph(self)
+
+    def placement(self) -> dict[str, Any]:
+        """Return on which devices the ops of a compiled graph run, and why some are not where they were recorded.
+
+        Returns
+        -------
+        dict
+            ``nodes``: their number by device, without copies and constants. ``copied_bytes``: between devices.
+            ``refused``: a list of ``op``, ``device`` that refused it, ``reason``, ``count`` and ``bytes`` of results.
+        """
+        nodes: dict[str, int] = {}
+        refused: dict[tuple, dict[str, Any]] = {}
+        copied = 0
+        for node in self.nodes:
+            sig = node.sig
+            if sig.op.name == "copy" and node.inputs[0].sig.device is not sig.device:
+                copied += sig.nbytes
+            elif sig.op is not GET and sig.op.name != "constant":
+                nodes[str(sig.device)] = nodes.get(str(sig.device), 0) + 1
+            if "refused" in sig.notes:
+                device, reason = sig.notes["refused"]
+                entry = {"op": sig.op.name, "device": device, "reason": reason, "count": 0, "bytes": 0}
+                entry = refused.setdefault(tuple(entry.values()), entry)
+                entry["count"] += 1
+                entry["bytes"] += sig.nbytes
+        return {"nodes": nodes, "copied_bytes": copied, "refused": [*refused.values()]}
 
     def __repr__(self) -> str:
         return f"<graph of {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"

@@ -7,9 +7,10 @@ After ``run``; before ``trace``.
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ _STANDARD = tuple({sys.prefix, sys.base_prefix})
 
 
 class Read(NamedTuple):
-    """One name that code reads: a global or a variable of an enclosing function, then attributes."""
+    """One name that code reads: a global, a variable of an enclosing function or an argument, then attributes."""
 
-    kind: str  # "global" or "closure"
+    kind: str  # "global", "closure" or "argument"
     name: str
     attributes: tuple[str, ...]
 
@@ -33,7 +34,7 @@ class Guard(NamedTuple):
     Attributes
     ----------
     owner : dict or cell
-        The globals of a function, or the closure's cell.
+        The globals or arguments of a function, or the closure's cell.
     read : Read
     value : object
         What was read; a container is kept as a copy.
@@ -45,18 +46,43 @@ class Guard(NamedTuple):
 
     def holds(self) -> bool:
         """Whether the value is still the same."""
-        found, now = look_up(self.owner, self.read)
-        return found and (now is self.value or same_plain(now, self.value))
+        owner, (kind, name, attributes), value = self
+        try:
+            now = owner.cell_contents if kind == "closure" else owner[name]
+            for attribute in attributes:
+                now = getattr(now, attribute)
+        except (KeyError, ValueError, AttributeError):
+            return False
+        return now is value or same_plain(now, value)
 
     def __str__(self) -> str:
         path = ".".join((self.read.name, *self.read.attributes))
-        return f"{path} was {self.value!r} and is {look_up(self.owner, self.read)[1]!r}"
+        return f"{path} was {_shown(self.value)} and is {_shown(look_up(self.owner, self.read)[1])}"
+
+
+def broken(guards: Iterable[Guard]) -> Guard | None:
+    """Return the first guard that does not hold. Most are one name that still stands for one object."""
+    for guard in guards:
+        owner, (kind, name, attributes), value = guard
+        plain = not attributes and kind != "closure"
+        if plain and owner.get(name) is value and value is not None:
+            continue
+        if not guard.holds():
+            return guard
+    return None
+
+
+def _shown(value: Any) -> str:
+    """Return a plain value as text, and of anything else the name: tensors are not read here."""
+    if is_plain(value) or isinstance(value, (types.FunctionType, type)):
+        return repr(value)
+    return f"a {type(value).__name__} (0x{id(value):x})"
 
 
 def look_up(owner: Any, read: Read) -> tuple[bool, Any]:
     """Return whether a read finds something now, and what."""
     try:
-        value = owner[read.name] if read.kind == "global" else owner.cell_contents
+        value = owner.cell_contents if read.kind == "closure" else owner[read.name]
         for attribute in read.attributes:
             value = getattr(value, attribute)
     except (KeyError, ValueError, AttributeError):
@@ -80,49 +106,73 @@ def same_plain(a: Any, b: Any) -> bool:
     return a == b or (isinstance(a, float) and a != a and b != b)
 
 
-def reads_of(code: types.CodeType) -> tuple[list[Read], set[str]]:
-    """Return what code reads from globals and closures, and the names of these that it writes."""
+def reads_of(code: types.CodeType) -> tuple[list[Read], list[Read]]:
+    """Return what code reads from globals, closures and arguments, and which of these names and attributes it writes."""
     reads: dict[Read, None] = {}
-    written: set[str] = set()
+    writes: dict[Read, None] = {}
+    kinds = {"GLOBAL": "global", "NAME": "global", "DEREF": "closure", "CLASSDEREF": "closure", "FAST": "argument"}
     chain: list[str] | None = None
-    kind = name = ""
+    kind = name = before = ""
+    copied: list[tuple[str, str]] = []  # objects whose attribute is read and then written, as in ``a.b += 1``
     for instruction in dis.get_instructions(code):
         operation = instruction.opname
+        verb, _, what = operation.partition("_")
         if chain is not None and operation in ("LOAD_ATTR", "LOAD_METHOD"):
             chain.append(str(instruction.argval))
-            continue
-        if chain is not None:
-            reads[Read(kind, name, tuple(chain))] = None
+        elif chain == [] and operation == "COPY":
+            copied.append((kind, name))
+        else:
+            if chain is not None:
+                reads[Read(kind, name, tuple(chain))] = None
+            if operation == "STORE_ATTR":
+                target = (kind, name) if chain == [] else copied.pop() if before == "SWAP" and copied else None
+                if target is not None:
+                    writes[Read(*target, (str(instruction.argval),))] = None
             chain = None
-        if operation in ("LOAD_GLOBAL", "LOAD_NAME"):
-            kind, name, chain = "global", str(instruction.argval), []
-        elif operation in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
-            kind, name, chain = "closure", str(instruction.argval), []
-        elif operation in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"):
-            written.add(str(instruction.argval))
+            what = "DEREF" if operation == "LOAD_FROM_DICT_OR_DEREF" else what.split("_")[0]
+            if verb == "LOAD" and what in kinds and instruction.argval is not None:
+                found = instruction.argval
+                kind, name, chain = kinds[what], str(found[-1] if isinstance(found, tuple) else found), []
+            elif verb in ("STORE", "DELETE") and what in ("GLOBAL", "DEREF"):
+                writes[Read(kinds[what], str(instruction.argval), ())] = None
+        before = operation
     if chain is not None:
         reads[Read(kind, name, tuple(chain))] = None
-    return list(reads), written
+    return list(reads), list(writes)
+
+
+class Frame(NamedTuple):
+    """A call of a user's function: its code, globals, values of its closure, and arguments that are objects."""
+
+    code: types.CodeType
+    names: dict[str, Any]
+    closure: dict[str, Any]
+    objects: dict[str, Any]
 
 
 class Watcher:
-    """Collects the code of the user's functions that run, with their globals and closures."""
+    """Collects the calls of the user's functions."""
 
     def __init__(self) -> None:
-        self.frames: dict[types.CodeType, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.frames: dict[tuple, Frame] = {}
+        self._codes: dict[types.CodeType, bool] = {}  # whether it is the user's
 
     @contextmanager
     def watching(self, function: Any) -> Iterator[None]:
-        """Watch calls while a block runs. ``function`` is known already: its closure has cells to look at."""
-        self._note_function(function)
+        """Watch calls while a block runs. ``function`` counts as the user's wherever it is defined."""
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if code is not None:
+            self._codes[code] = True
         before = sys.getprofile()
 
         def profile(frame: types.FrameType, event: str, argument: Any) -> None:
             if event == "call":
                 code = frame.f_code
-                if code not in self.frames and not is_internal(code) and not _is_library(code):
-                    closure = {n: frame.f_locals[n] for n in code.co_freevars if n in frame.f_locals}
-                    self.frames[code] = (frame.f_globals, closure)
+                known = self._codes.get(code)
+                if known is None:
+                    known = self._codes[code] = not is_internal(code) and not _is_library(code)
+                if known and not frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+                    self._note(frame)
 
         sys.setprofile(profile)
         try:
@@ -130,44 +180,116 @@ class Watcher:
         finally:
             sys.setprofile(before)
 
-    def _note_function(self, function: Any) -> None:
-        function = getattr(function, "__func__", function)
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            closure = dict(zip(code.co_freevars, function.__closure__ or ()))
-            self.frames[code] = (function.__globals__, closure)
+    def _note(self, frame: types.FrameType) -> None:
+        code, local = frame.f_code, frame.f_locals
+        closure = {n: local[n] for n in code.co_freevars if n in local}
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        objects = {n: local[n] for n in arguments if n in local and _has_attributes(local[n])}
+        key = (code, *map(id, closure.values()), *map(id, objects.values()))
+        self.frames.setdefault(key, Frame(code, frame.f_globals, closure, objects))
 
     def guards(self) -> tuple[list[Guard], set[str]]:
-        """Return guards for the plain values that the watched code could read, and the names that it writes."""
+        """Return guards for what the watched code read from outside, and the names that it wrote there."""
         guards: dict[tuple, Guard] = {}
         effects: set[str] = set()
-        for code, (names, closure) in self.frames.items():
-            reads, written = reads_of(code)
-            written &= set(code.co_freevars) | set(names)
-            effects |= written
+        functions = self._functions()
+        cells: dict[str, list[types.CellType]] = {}
+        for function in (f for known in functions.values() for f in known):
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+                cells.setdefault(name, []).append(cell)
+        for frame in self.frames.values():
+            reads, writes = reads_of(frame.code)
+            written = {w for w in writes if not w.attributes}
+            function = _function_of(frame, functions.get(frame.code, ()), {w.name for w in written})
+            own = dict(zip(frame.code.co_freevars, function.__closure__ or ())) if function is not None else {}
+            owners = {"global": lambda name, f=frame: f.names if name in f.names else None,
+                      "argument": lambda name, f=frame: f.objects if name in f.objects else None,
+                      "closure": lambda name, o=own, f=frame: o.get(name) or _cell_of(name, f, cells)}  # fmt: skip
+            if function is not None:
+                _guard_defaults(guards, function)
+            for write in writes:
+                owner = owners[write.kind](write.name)
+                if owner is not None and (not write.attributes or is_plain(look_up(owner, write)[1])):
+                    effects.add(".".join((write.name, *write.attributes)))
             for read in reads:
-                if read.name in written:
-                    continue
-                owner = names if read.kind == "global" else closure.get(read.name)
-                if isinstance(owner, (dict, types.CellType)):
-                    self._add(guards, owner, read)
+                owner = owners[read.kind](read.name)
+                parts = [read._replace(attributes=read.attributes[:n]) for n in (0, 1)]
+                if owner is not None and not any(p in writes for p in parts):
+                    _guard(guards, owner, read)
         return list(guards.values()), effects
 
-    @staticmethod
-    def _add(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
-        """Add a guard where the read, or the longest part of it that is there, gives a plain value."""
-        for count in range(len(read.attributes), -1, -1):
-            part = read._replace(attributes=read.attributes[:count])
-            found, value = look_up(owner, part)
-            if not found:
-                continue
-            if is_plain(value):
-                if not isinstance(value, PLAIN):
-                    value = _copied(value)
-                guards[id(owner), part] = Guard(owner, part, value)
-            elif count == 0 and isinstance(value, (types.FunctionType, type)):
-                guards[id(owner), part] = Guard(owner, part, value)
-            return
+    def _functions(self) -> dict[types.CodeType, list[types.FunctionType]]:
+        """Return the functions of the watched code: a frame knows values of its closure, and a guard needs the cells."""
+        found: dict[types.CodeType, list[types.FunctionType]] = {}
+        codes = {frame.code for frame in self.frames.values()}
+        for function in gc.get_referrers(*codes) if codes else ():
+            if isinstance(function, types.FunctionType) and function.__code__ in codes:
+                found.setdefault(function.__code__, []).append(function)
+        return found
+
+
+def _function_of(
+    frame: Frame, functions: Iterable[types.FunctionType], written: set[str]
+) -> types.FunctionType | None:
+    """Return the function whose closure holds what a frame saw."""
+    for function in functions:
+        pairs = zip(frame.code.co_freevars, function.__closure__ or ())
+        if all(n in written or n not in frame.closure or _holds(cell, frame.closure[n]) for n, cell in pairs):
+            return function
+    return None
+
+
+def _cell_of(name: str, frame: Frame, cells: dict[str, list[types.CellType]]) -> types.CellType | None:
+    """Return the cell of a variable for a function that is gone, as one made inside: that of a function around it."""
+    return next((c for c in cells.get(name, ()) if _holds(c, frame.closure.get(name))), None)
+
+
+def _holds(cell: types.CellType, value: Any) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:
+        return False
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether an argument is an object of the user's whose attributes nobody else watches."""
+    kinds = (types.FunctionType, types.MethodType, types.ModuleType, type)
+    return hasattr(value, "__dict__") and not isinstance(value, kinds) and not _is_watched(value)
+
+
+def _is_watched(value: Any) -> bool:
+    """Whether an object is a Tensor, or a Module or Optimizer that bumps the epoch."""
+    return any(c.__module__.split(".")[0] == "mge" for c in type(value).__mro__)
+
+
+def _guard_defaults(guards: dict[tuple, Guard], function: types.FunctionType) -> None:
+    for name in ("__defaults__", "__kwdefaults__"):
+        value = getattr(function, name)
+        if value is not None:
+            read = Read("argument", function.__name__, (name,))
+            guards[id(function), read] = Guard({function.__name__: function}, read, _copied(value))
+
+
+def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
+    """Add a guard for what a read gives: the value where it is plain, else which object it is."""
+    found, root = look_up(owner, read._replace(attributes=()))
+    if not found or isinstance(root, types.ModuleType) and not read.attributes:
+        return
+    value, count = root, 0
+    for attribute in read.attributes:
+        if hasattr(value, "_node") or isinstance(getattr(type(value), attribute, None), property):
+            break
+        try:
+            value = getattr(value, attribute)
+        except AttributeError:
+            break
+        count += 1
+    part = read._replace(attributes=read.attributes[:count])
+    if is_plain(value) or (hasattr(value, "_node") and not isinstance(value, type)):
+        guards[id(owner), part] = Guard(owner, part, value if isinstance(value, PLAIN) else _copied(value))
+    elif read.kind != "argument" and not isinstance(root, types.ModuleType):
+        part = read._replace(attributes=())
+        guards[id(owner), part] = Guard(owner, part, root)
 
 
 def _copied(value: Any) -> Any:

@@ -21,6 +21,7 @@ from .types import Type
 
 __all__ = ["from_dlpack", "to_dlpack"]
 
+_NUMPY_HAS_FLAGS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 HOST = (1, 3, 11)  # DLPack's numbers for memory that the CPU reads: CPU, CUDA host, ROCm host
 _UINT, _BFLOAT = 1, 4  # DLPack's numbers for kinds of dtypes
 
@@ -40,23 +41,31 @@ class _Shared:
 
 
 def _to_dlpack(
-    self: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: Any = None,
+    dl_device: Any = None,
+    copy: bool | None = None,
 ) -> Any:
     """Return a DLPack capsule of the value: a snapshot that no later computation changes.
 
     A consumer that knows DLPack 1.0 is told that the memory is read-only. For others the flag does not exist: they
     must not write.
     """
+    place = _dlpack_device(self)
     if stream is not None and stream != -1:
-        raise DeviceError(f"__dlpack__: stream is {stream!r}; {self.device} has no streams to share").add_place(user_place())
-    if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-        raise DeviceError(f"__dlpack__: dl_device is {dl_device}; the tensor is on {self.__dlpack_device__()}").add_place(
-            user_place()
-        )
+        raise DeviceError(
+            f"__dlpack__: stream is {stream!r}; {self.device} has no streams to share"
+        ).add_place(user_place())
+    if dl_device is not None and tuple(dl_device) != place:
+        raise DeviceError(
+            f"__dlpack__: dl_device is {dl_device}; the tensor is on {place}"
+        ).add_place(user_place())
     buffer = self._value()
     array = buffer.array
     is_bfloat16 = array.dtype == bfloat16.dtype
-    knows_flags = max_version is not None and tuple(max_version) >= (1, 0) and np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+    knows_flags = _NUMPY_HAS_FLAGS and max_version is not None and tuple(max_version) >= (1, 0)
     if copy or not isinstance(buffer, Buffer):  # a number has no memory of its own
         shared = np.array(array.view(np.uint16) if is_bfloat16 else array)
     else:
@@ -72,8 +81,8 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     return (1, 0)
 
 
-Tensor.__dlpack__ = _to_dlpack  # type: ignore[attr-defined, method-assign]
-Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[attr-defined, method-assign]
+Tensor.__dlpack__ = _to_dlpack  # type: ignore[attr-defined]
+Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[attr-defined]
 
 
 def to_dlpack(tensor: Tensor) -> Any:
@@ -173,12 +182,15 @@ def _imported(x: Any) -> np.ndarray:
     """Return a NumPy array over the memory of ``x``."""
     is_capsule = type(x).__name__ == "PyCapsule"
     if not is_capsule and not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
-        raise ArgumentError(f"from_dlpack: {type(x).__name__} has no __dlpack__", hint="mge.tensor(x) copies it")
+        raise ArgumentError(
+            f"from_dlpack: {type(x).__name__} has no __dlpack__", hint="mge.tensor(x) copies it"
+        )
     try:
         place = (1, 0) if is_capsule else x.__dlpack_device__()
         if int(place[0]) not in HOST:
             raise DeviceError(
-                f"from_dlpack: the array is on a device of DLPack's type {int(place[0])}; only host memory can be borrowed",
+                f"from_dlpack: the array is on a device of DLPack's type {int(place[0])}; "
+                "only host memory can be borrowed",
                 hint="copy it to the CPU first",
             )
         capsule = x if is_capsule else _capsule_of(x)
@@ -188,7 +200,11 @@ def _imported(x: Any) -> np.ndarray:
     except MgeError:
         raise
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
-        what = DTypeError if "type" in str(error).lower() and "device" not in str(error).lower() else ArgumentError
+        what = (
+            DTypeError
+            if "type" in str(error).lower() and "device" not in str(error).lower()
+            else ArgumentError
+        )
         raise what(f"from_dlpack: {type(x).__name__} cannot be shared: {error}") from error
 
 
@@ -232,7 +248,9 @@ def _set_kind(capsule: Any, old: int, new: int) -> bool:
     elif _is_valid(capsule, b"dltensor"):  # DLManagedTensor begins with its DLTensor
         tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     else:
-        raise ArgumentError("from_dlpack: the capsule holds no DLPack tensor; each can be consumed once")
+        raise ArgumentError(
+            "from_dlpack: the capsule holds no DLPack tensor; each can be consumed once"
+        )
     if (tensor.code, tensor.bits, tensor.lanes) != (old, 16, 1):
         return False
     tensor.code = new

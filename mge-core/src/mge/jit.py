@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .errors import TraceError
 from .graph import MODE, changed
@@ -17,7 +17,19 @@ from .trace import trace
 __all__ = ["DTRConfig", "GraphOptimizationConfig", "SublinearMemoryConfig", "TraceError", "exclude_from_trace", "trace"]
 
 class SublinearMemoryConfig(NamedTuple):
-    """Asks for the memory strategy ``"sublinear"``; the fields are MegEngine's, and kept for the plugin."""
+    """Asks for the memory strategy ``"sublinear"``.
+
+    The fields are MegEngine's, and kept for the plugin.
+
+    Attributes
+    ----------
+    thresh_nr_try, genetic_nr_iter, genetic_pool_size : int
+        How long to search for the values to keep.
+    lb_memory_mb : int, MB
+        Memory use under which no values are dropped.
+    num_worker : int
+        Threads of the search.
+    """
 
     thresh_nr_try: int = 10
     genetic_nr_iter: int = 0
@@ -26,7 +38,19 @@ class SublinearMemoryConfig(NamedTuple):
     num_worker: int = 1
 
 class DTRConfig(NamedTuple):
-    """Asks for the memory strategy ``"dtr"``; the fields are MegEngine's, and kept for the plugin."""
+    """Asks for the memory strategy ``"dtr"``.
+
+    The fields are MegEngine's, and kept for the plugin.
+
+    Attributes
+    ----------
+    eviction_threshold : int, bytes
+        Memory use from which values are dropped; 0 means the strategy's own choice.
+    evictee_minimum_size : int, bytes
+        Smaller values are never dropped.
+    recomp_memory_factor, recomp_time_factor : float
+        How much the size of a value and the time to compute it again count.
+    """
 
     eviction_threshold: int = 0
     evictee_minimum_size: int = 1 << 20
@@ -34,14 +58,19 @@ class DTRConfig(NamedTuple):
     recomp_time_factor: float = 1.0
 
 class GraphOptimizationConfig(NamedTuple):
-    """Accepted and ignored: the device's passes decide what is fused."""
+    """Accepted and ignored: the device's passes decide what is fused.
+
+    Attributes
+    ----------
+    jit_fuse_dimshuffle, jit_fuse_reduce : bool
+    """
 
     jit_fuse_dimshuffle: bool = False
     jit_fuse_reduce: bool = False
 
 @contextmanager
 def exclude_from_trace() -> Iterator[None]:
-    """Run a block outside the trace: its calls happen once, while the function is traced.
+    """Run a block outside the trace, once, while the function is traced.
 
     It must not use traced tensors.
     """

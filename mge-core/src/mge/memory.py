@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .debug import debug
-from .errors import InternalError, OutOfMemory, PluginNotInstalled
+from .discovery import first_line
+from .errors import InternalError, OutOfMemory, PluginContractError
 from .graph import MODE, changed
+from .registry import load
 
 ALIGNMENT = 64
 
@@ -62,11 +65,12 @@ def rounded(nbytes: int) -> int:
 
 
 def static(intervals: Sequence[Interval]) -> list[int]:
-    """Return offsets by the best of three greedy orders: by size, by lifetime, by their product."""
+    """Return offsets by the best of four greedy orders: by size, by lifetime, by their product, by first step."""
     orders: list[Callable[[Interval], Any]] = [
         lambda v: v.nbytes,
         lambda v: (v.end - v.start, v.nbytes),
         lambda v: v.nbytes * (v.end - v.start + 1),
+        lambda v: -v.start,
     ]
     layouts = []
     for order in orders:
@@ -171,13 +175,28 @@ def find_strategy(name: str) -> Strategy:
     PluginNotInstalled
         No installed strategy has that name.
     """
-    if name not in STRATEGIES:
-        raise PluginNotInstalled(
-            f'memory strategy "{name}" was asked for, and no installed plugin offers it\n'
-            f"  usable: {', '.join(STRATEGIES)}",
-            hint=f"pip install mge-{name}",
-        )
-    return STRATEGIES[name]
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    return partial(_planned, name, load("memory", name))
+
+
+def _planned(name: str, strategy: Any, intervals: Sequence[Interval]) -> list[int]:
+    """Return the offsets that a plugin's strategy gives, once they hold."""
+    from .plugin import MemoryRequest
+
+    try:
+        schedule = strategy.plan(MemoryRequest(intervals, ALIGNMENT))
+        offsets = [int(o) for o in schedule.offsets]
+        top = _top(intervals, offsets)
+        verify_offsets(intervals, offsets, top, name)
+        if schedule.peak_bytes is not None and top > schedule.peak_bytes:
+            raise ValueError(f"it stated a peak of {schedule.peak_bytes:,} bytes, and its layout takes {top:,}")
+    except InternalError as error:
+        raise PluginContractError(first_line(error)) from None
+    except Exception as error:
+        text = f'memory strategy "{name}" failed: {type(error).__name__}: {first_line(error)}'
+        raise PluginContractError(text) from error
+    return offsets
 
 
 def current_strategy() -> str:

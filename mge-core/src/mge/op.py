@@ -7,7 +7,6 @@ After ``graph``; before ``ops/*``.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -229,7 +228,7 @@ def record(op: Op, args: tuple, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:
         if sig is not None:
             recording = mode.recording or LOCAL.recording
             index = recording.index
-            token = [sig]
+            token: list[Any] = [sig]
             device = sig.device
             for node, argument in zip(nodes, args):
                 if node.sig.device is not device:
@@ -244,7 +243,8 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
     """Record a binary operator: ``record`` for two inputs, of which one may be a number."""
     mode = MODE.get()
     if mode.plain:
-        nx, ny = getattr(x, "_node", None), getattr(y, "_node", None)
+        nx: Any = getattr(x, "_node", None)
+        ny: Any = getattr(y, "_node", None)
         if nx is not None and ny is not None:
             sig = op.signatures.get((nx.sig.device, nx.type, ny.type))
             if sig is not None and ny.sig.device is not sig.device:

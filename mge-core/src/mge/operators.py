@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import ops
 from .dtype import as_dtype
 from .op import OPS, record, record_pair
+from .ops import linalg, power, select, shape
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -36,6 +36,11 @@ _LESS_EQUAL = OPS["less_equal"]
 _GREATER = OPS["greater"]
 _GREATER_EQUAL = OPS["greater_equal"]
 _NEG, _ABS, _NOT, _CAST = OPS["neg"], OPS["abs"], OPS["bitwise_not"], OPS["cast"]
+# Functions over several ops.
+_MATMUL: Any = linalg.matmul
+_POW: Any = power.pow
+_TRANSPOSE: Any = shape.transpose
+_CLIP: Any = select.clip
 _UFUNCS = {"true_divide": "div", "divide": "div", "subtract": "sub", "multiply": "mul", "power": "pow"}
 
 
@@ -172,22 +177,22 @@ class Operators:
         return record_pair(_GREATER_EQUAL, self, other)
 
     def __matmul__(self, other: Any) -> Tensor:
-        return ops.linalg.matmul(self, other)
+        return _MATMUL(self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        return ops.linalg.matmul(other, self)
+        return _MATMUL(other, self)
 
     def __imatmul__(self, other: Any) -> Tensor:
-        return self._assign(ops.linalg.matmul(self, other))
+        return self._assign(_MATMUL(self, other))
 
     def __pow__(self, other: Any) -> Tensor:
-        return ops.power.pow(self, other)
+        return _POW(self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return ops.power.pow(other, self)
+        return _POW(other, self)
 
     def __ipow__(self, other: Any) -> Tensor:
-        return self._assign(ops.power.pow(self, other))
+        return self._assign(_POW(self, other))
 
     def __neg__(self) -> Tensor:
         return record(_NEG, (self,))
@@ -205,7 +210,7 @@ class Operators:
         # An operator between an array and a tensor is the tensor's; other NumPy functions work on the values.
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if method == "__call__" and not options and len(inputs) == 2 and name in OPS:
-            return ops.power.pow(*inputs) if name == "pow" else OPS[name](*inputs)
+            return _POW(*inputs) if name == "pow" else OPS[name](*inputs)
         return getattr(ufunc, method)(*[i.numpy() if isinstance(i, Operators) else i for i in inputs], **options)
 
     def astype(self, dtype: Any) -> Tensor:
@@ -221,7 +226,7 @@ class Operators:
     def transpose(self, *pattern: Any) -> Tensor:
         """Return the tensor with its axes in another order; by default reversed."""
         several = pattern[0] if len(pattern) == 1 and not isinstance(pattern[0], int) else pattern or None
-        return ops.shape.transpose(self, several)
+        return _TRANSPOSE(self, several)
 
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
         """Return the tensor with a range of axes merged into one."""
@@ -277,4 +282,4 @@ class Operators:
 
     def clip(self, lower: Any = None, upper: Any = None) -> Tensor:
         """Return the elements limited to a range."""
-        return ops.select.clip(self, lower, upper)
+        return _CLIP(self, lower, upper)

@@ -4,14 +4,14 @@ In: text. Out: ``Graph``, with every shape rule run again and its types compared
 After ``ops/*``; before ``tensor``.
 
 The text may come from anyone: nothing of it is evaluated, and its size and nesting are bounded. A whole number may
-also be ``a*n+b``, where ``n`` is the batch size: ``generalised`` makes such a text from those of two batch sizes.
+also be ``a*n+b``, where ``n`` is the batch size.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ MAX_TUPLES = 8
 MAX_INTEGER = 1 << 63
 MAX_BYTES = 1 << 62  # of one value
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""[ \n]*(?:
     (?P<reference>%\d{1,9})(?!\w)
   | (?P<bytes>0x(?:[0-9a-f]{2})*)(?!\w)
@@ -42,14 +42,16 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.ASCII,
 )
-_ESCAPE = re.compile(r"""\\(?:(['"\\])|([nrt])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))""", re.DOTALL)
+_ESCAPE = re.compile(
+    r"""\\(?:(['"\\])|([nrt])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))""", re.DOTALL
+)
 _NAMED = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": np.nan}
 
 _T = TypeVar("_T")
 
 
-def load_namespace(namespace: str) -> None:
-    """Load the plugin that offers the ops ``namespace::...``, if one is installed. Set by plugin.py."""
+def load_namespace(namespace: str) -> str | None:
+    """Load the library of the ops ``namespace::...``; return the package that is known to have it. Set by registry.py."""
 
 
 def parse_graph(text: str, device: Any = None, *, n: int | None = None) -> Graph:
@@ -75,14 +77,18 @@ def parse_graph(text: str, device: Any = None, *, n: int | None = None) -> Graph
         The text breaks a rule; the error says where, what was found and what the rule is.
     """
     if len(text) > MAX_CHARACTERS:
-        raise FileFormatError(f"graph text: it has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+        raise FileFormatError(
+            f"graph text: it has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read"
+        )
     reader = _Reader(text, device or op_module.default_device(), n)
     graph = reader.graph(MAX_GRAPHS)
     reader.expect("end")
     return graph
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
+    """One word of a text: its kind is the name of the group in ``TOKEN``."""
+
     kind: str
     text: str
     start: int
@@ -97,39 +103,47 @@ class _Reader:
 
     # Tokens.
 
-    def _scan(self, position: int) -> _Token:
-        match = _TOKEN.match(self.text, position)
+    def _scan(self, position: int) -> Token:
+        match = TOKEN.match(self.text, position)
         if match is None:
             start = len(self.text) - len(self.text[position:].lstrip(" \n"))
             is_function = self.text[start : start + 1] == "<"
-            rule = "a Python function has no text" if is_function else "that is no word of a graph's text"
+            rule = (
+                "a Python function has no text"
+                if is_function
+                else "that is no word of a graph's text"
+            )
             self.fail(start, f"found {self.text[start : start + 12]!r}", rule)
         kind = match.lastgroup or ""
         self._after = match.end()
-        return _Token(kind, match[kind], match.start(kind))
+        return Token(kind, match[kind], match.start(kind))
 
     def fail(self, position: int, found: str, rule: str, hint: str | None = None) -> NoReturn:
         """Raise an error that names the line and column."""
         line = self.text.count("\n", 0, position) + 1
         column = position - (self.text.rfind("\n", 0, position) + 1) + 1
-        raise FileFormatError(f"graph text, line {line}, column {column}: {found}; {rule}", hint=hint)
+        raise FileFormatError(
+            f"graph text, line {line}, column {column}: {found}; {rule}", hint=hint
+        )
 
     def wrong(self, rule: str) -> NoReturn:
         """Raise: the next token is not what the rule says."""
         found = "the text ends" if self.next.kind == "end" else f"found {self.next.text[:40]!r}"
         self.fail(self.next.start, found, rule)
 
-    def take(self) -> _Token:
+    def take(self) -> Token:
         """Return the next token and go on."""
         token = self.next
         if token.kind != "end":
             self.next = self._scan(self._after)
         return token
 
-    def expect(self, kind: str, text: str | None = None) -> _Token:
+    def expect(self, kind: str, text: str | None = None) -> Token:
         """Return the next token, which must be of this kind and text."""
         if self.next.kind != kind or text not in (None, self.next.text):
-            self.wrong(f"{repr(text) if text else 'the end' if kind == 'end' else f'a {kind}'} must stand here")
+            self.wrong(
+                f"{repr(text) if text else 'the end' if kind == 'end' else f'a {kind}'} must stand here"
+            )
         return self.take()
 
     def has(self, text: str) -> bool:
@@ -174,7 +188,9 @@ class _Reader:
 
     def _whole(self, text: str, start: int) -> int:
         if len(text) > 20:
-            self.fail(start, f"found a number of {len(text)} digits", "numbers have at most 64 bits")
+            self.fail(
+                start, f"found a number of {len(text)} digits", "numbers have at most 64 bits"
+            )
         return self._bounded(int(text), start)
 
     def _bounded(self, value: int, start: int) -> int:
@@ -195,7 +211,8 @@ class _Reader:
                 return _NAMED[text]
             if text in BY_SHORT:
                 return BY_SHORT[text]
-            self.fail(start, f"found {text!r}", "a value is a number, text, dtype, 0x bytes, tuple, graph, True, False or None")
+            kinds = "a number, text, dtype, 0x bytes, tuple, graph, True, False or None"
+            self.fail(start, f"found {text!r}", f"a value is {kinds}")
         if kind == "float":
             return float(self.take().text)
         if kind == "bytes":
@@ -213,19 +230,32 @@ class _Reader:
         quoted, control, two, four, eight, other = match.groups()
         code = int(two or four or eight or "0", 16)
         if other is not None or code > 0x10FFFF:
-            self.fail(start, f"found the escape {match[0]!r}", r"a text has \\ \' \" \n \r \t \x00 \u0000 \U00000000")
+            self.fail(
+                start,
+                f"found the escape {match[0]!r}",
+                r"a text has \\ \' \" \n \r \t \x00 \u0000 \U00000000",
+            )
         return quoted or ({"n": "\n", "r": "\r", "t": "\t"}[control] if control else chr(code))
 
     def type(self) -> Type:
         """Return a type, ``f32[4, 8]``."""
         name = self.expect("name")
         if name.text not in BY_SHORT:
-            self.fail(name.start, f"found {name.text!r}", f"a type begins with one of {', '.join(BY_SHORT)}")
+            self.fail(
+                name.start,
+                f"found {name.text!r}",
+                f"a type begins with one of {', '.join(BY_SHORT)}",
+            )
         self.expect("sign", "[")
         shape = tuple(self.listed("]", self.integer))
         dtype = BY_SHORT[name.text]
-        if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize > MAX_BYTES or len(shape) > 64:
-            self.fail(name.start, f"found the shape {shape}", f"sizes are at least 0 and a value has at most {MAX_BYTES} bytes")
+        if (
+            any(size < 0 for size in shape)
+            or math.prod(shape) * dtype.itemsize > MAX_BYTES
+            or len(shape) > 64
+        ):
+            rule = f"sizes are at least 0 and a value has at most {MAX_BYTES} bytes"
+            self.fail(name.start, f"found the shape {shape}", rule)
         return Type(shape, dtype)
 
     def types(self) -> tuple[Type, ...]:
@@ -270,14 +300,20 @@ class _Reader:
         token = self.expect("reference")
         node = names.get(token.text)
         if node is None:
-            self.fail(token.start, f"found {token.text}", "a value is defined above the line that uses it")
+            self.fail(
+                token.start, f"found {token.text}", "a value is defined above the line that uses it"
+            )
         return node
 
     def _edge(self, names: dict[str, Node]) -> Node:
         start = self.next.start
         node = self._reference(names)
         if not node.sig.single:
-            self.fail(start, f"found a value with {len(node.sig.types)} outputs", "one of them is read through get")
+            self.fail(
+                start,
+                f"found a value with {len(node.sig.types)} outputs",
+                "one of them is read through get",
+            )
         return node
 
     def _node(self, names: dict[str, Node], graphs: int) -> Node:
@@ -305,14 +341,15 @@ class _Reader:
         self.expect("sign", "=")
         return name, self.value(graphs)
 
-    def _get(self, op: _Token, inputs: list[Node], attrs: dict[str, Any]) -> Signature:
-        index = attrs.get("index")
+    def _get(self, op: Token, inputs: list[Node], attrs: dict[str, Any]) -> Signature:
+        index: Any = attrs.get("index")
         is_right = len(inputs) == 1 and set(attrs) == {"index"} and type(index) is int
         if not is_right or inputs[0].sig.single or not 0 <= index < len(inputs[0].sig.types):
-            self.fail(op.start, f"found get with {attrs}", "it reads output {index=i} of one value with several outputs")
+            rule = "it reads output {index=i} of one value with several outputs"
+            self.fail(op.start, f"found get with {attrs}", rule)
         return get_signature(inputs[0].sig, index)
 
-    def _signature(self, token: _Token, inputs: list[Node], attrs: dict[str, Any]) -> Signature:
+    def _signature(self, token: Token, inputs: list[Node], attrs: dict[str, Any]) -> Signature:
         """Run the shape rule again."""
         op = self._op(token)
         count, least = len(op.input_names), len(op.input_names) - op.optional_inputs
@@ -321,70 +358,38 @@ class _Reader:
             self.fail(token.start, f"found {len(inputs)} inputs of {op.name}", f"it takes {wanted}")
         unknown = sorted(set(attrs) - set(op.attr_names))
         if unknown:
-            self.fail(token.start, f"found the attribute {unknown[0]!r}", f"{op.name} has {', '.join(op.attr_names) or 'none'}")
+            known = ", ".join(op.attr_names) or "none"
+            self.fail(token.start, f"found the attribute {unknown[0]!r}", f"{op.name} has {known}")
         types = tuple(i.type for i in inputs)
         try:
             sig = op.signature(types, op.normal_attrs(attrs), self.device)
         except Exception as error:  # of a rule that was given what no call would give it
-            first = str(error).splitlines()[0] if isinstance(error, MgeError) else f"{type(error).__name__}: {error}"
-            self.fail(token.start, f"the rule of {op.name} refuses {', '.join(map(repr, types))}", first)
+            first = (
+                str(error).splitlines()[0]
+                if isinstance(error, MgeError)
+                else f"{type(error).__name__}: {error}"
+            )
+            self.fail(
+                token.start, f"the rule of {op.name} refuses {', '.join(map(repr, types))}", first
+            )
         if sig.input_types != types:
-            self.fail(token.start, f"{op.name} is given {types}", f"its inputs must be {sig.input_types}")
+            self.fail(
+                token.start, f"{op.name} is given {types}", f"its inputs must be {sig.input_types}"
+            )
         return sig
 
-    def _op(self, token: _Token) -> Op:
+    def _op(self, token: Token) -> Op:
         name = token.text
         namespace = name.partition("::")[0] if "::" in name else None
+        package: str | None = "--upgrade mge-core"
         if name not in OPS and namespace:
-            load_namespace(namespace)
+            package = load_namespace(namespace)
         if name not in OPS:
-            hint = f"pip install mge-{namespace}" if namespace else "pip install --upgrade mge-core"
-            offered = f"no installed plugin offers {namespace!r}" if namespace else "this mge has no such op"
+            hint = f"pip install {package}" if package else None
+            offered = (
+                f"no installed plugin offers {namespace!r}"
+                if namespace
+                else "this mge has no such op"
+            )
             self.fail(token.start, f"found the op {name!r}", offered, hint)
         return OPS[name]
-
-
-# One text for all batch sizes.
-
-
-class NotAffine(Exception):
-    """Two texts differ in more than whole numbers."""
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    position = 0
-    while True:
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise NotAffine(f"its text holds {text[position : position + 20].strip()!r}")
-        kind = match.lastgroup or ""
-        yield _Token(kind, match[kind], match.start(kind))
-        if kind == "end":
-            return
-        position = match.end()
-
-
-def generalised(first: str, n_first: int, second: str, n_second: int) -> str:
-    """Return a text that gives the first for one batch size and the second for another.
-
-    Whole numbers that differ become ``a*n+b``.
-
-    Raises
-    ------
-    NotAffine
-        Something else differs, or a number does not grow by whole steps.
-    """
-    pieces, done = [], 0
-    for one, two in zip(_tokens(first), _tokens(second)):
-        if one.kind == two.kind and one.text == two.text:
-            continue
-        line = first[first.rfind("\n", 0, one.start) + 1 :].partition("\n")[0].strip()[:100]
-        if one.kind != "integer" or two.kind != "integer":
-            raise NotAffine(f"more than whole numbers differs between batch {n_first} and {n_second}, at: {line}")
-        a, rest = divmod(int(two.text) - int(one.text), n_second - n_first)
-        if rest:
-            raise NotAffine(f"{one.text} at batch {n_first} and {two.text} at batch {n_second} are not a*n+b, at: {line}")
-        b = int(one.text) - a * n_first
-        pieces += [first[done : one.start], f"{a}*n" if a != 1 else "n", f"{b:+}" if b else ""]
-        done = one.start + len(one.text)
-    return "".join([*pieces, first[done:]])

@@ -21,7 +21,7 @@ from .dtype import DEFAULT_FLOAT, float32, wide_of
 from .errors import ArgumentError, DTypeError, ShapeError, user_place
 from .ops import distributions
 from .ops import random as draws
-from .ops.random import default_state, draw, make_state
+from .ops.generators import default_state, draw, make_state, set_seed
 from .tensor import Tensor
 from .types import broadcast
 
@@ -55,7 +55,7 @@ def seed(seed: int) -> None:
     True
     """
     try:
-        draws.set_seed(seed)
+        set_seed(seed)
     except ArgumentError as error:
         raise error.add_place(user_place()) from None
 
@@ -193,7 +193,7 @@ class RNG:
         return draws.normal(state, mean=mean, std=std, shape=shape, dtype=kind)
 
     def permutation(self, n: int | Tensor, *, dtype: Any = "int32") -> Tensor:
-        """Return the numbers 0 to n - 1 in random order, or a tensor with its rows in random order.
+        """Return the numbers 0 to n - 1, or the rows of a tensor, in random order.
 
         Parameters
         ----------
@@ -230,11 +230,12 @@ class RNG:
         return ops.gather.index(values, order, axes=(0,))
 
     def shuffle(self, inp: Tensor) -> None:
-        """Put the rows of a tensor into random order; the handle then stands for the new value.
+        """Put the rows of a tensor into random order.
 
         Parameters
         ----------
         inp : tensor with at least 1 axis
+            The handle then stands for the new value.
 
         Raises
         ------

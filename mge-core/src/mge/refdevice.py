@@ -22,20 +22,21 @@ class RefBackend:
 
     name = "ref"
     priority = 0
+    is_host = True
 
     def probe(self) -> str | None:
         """It always works."""
         return None
 
-    def device_count(self) -> int:
+    def devices(self) -> tuple[str, ...]:
         """There is one."""
-        return 1
+        return ("NumPy",)
 
-    def supports(self, sig: Signature) -> str | None:
+    def supports(self, dev: int, sig: Signature) -> str | None:
         """Every op has a reference."""
         return None
 
-    def kernel(self, sig: Signature) -> Kernel:
+    def kernel(self, dev: int, sig: Signature) -> Kernel:
         """Return a kernel that calls the op's reference."""
         function, attrs = sig.op._reference, dict(sig.attrs)
         if function is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from sys import getrefcount
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from .cache import PLANS, Key
 from .debug import debug
 from .device import Buffer, Failure
 from .errors import MgeError, user_place
-from .execute import StepError
+from .execute import NODE_WATCHERS, StepError
 from .grad import ACTIVE, saved_set
-from .graph import GET, LOCAL, MANAGERS, MODE, Graph, Node, Number, Recording, Signature
+from .graph import GET, LOCAL, MANAGERS, MODE, Graph, Node, Recording, Signature
 from .memory import current_strategy
 
 SOFT_CAP_NODES = 2_000
@@ -136,7 +137,7 @@ def _held(recording: Recording, nodes: list[Node]) -> tuple[list[int], list[int]
         if token.__class__ is tuple:
             if refs[i] > edges[i] and token[0].single:
                 wanted.append(i)
-        elif refs[i] <= edges[i] and getrefcount(nodes[i].buffer) <= _UNSHARED and type(nodes[i].buffer) is not Number:
+        elif refs[i] <= edges[i] and is_donatable(nodes[i].buffer):
             donated.append(i)
     return wanted, donated
 
@@ -276,7 +277,10 @@ def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
     outputs = [sig.device.pool.array(t) for t in sig.types]
     try:
         with sig.device.lock, np.errstate(all="ignore"):
-            sig.device.kernel(sig)([b.array for b in inputs], [b.array for b in outputs], None)
+            kernel, start = sig.device.kernel(sig), perf_counter_ns()
+            kernel([b.array for b in inputs], [b.array for b in outputs], None)
+            for watcher in NODE_WATCHERS:
+                watcher(sig, node, start, perf_counter_ns())
     except Exception as error:
         return Failure(located(error, node))
     debug.counts["steps_run"] += 1

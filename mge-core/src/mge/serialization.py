@@ -1,4 +1,4 @@
-"""Saving and loading of checkpoints: nested containers of tensors, arrays and plain values.
+"""Checkpoints: nested containers of tensors, arrays and plain values as files.
 
 In: an object, a path or file. Out: one safetensors file with a JSON record; and the object again, types included.
 After ``modelfile``; before ``interop``.
@@ -46,7 +46,7 @@ MapLocation = str | Mapping[str, str] | Callable[[str], str] | None
 
 
 def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: int | None = None) -> None:
-    """Write nested dicts, lists and tuples of tensors, arrays and plain values to a file.
+    """Write nested containers of tensors, arrays and plain values to a file.
 
     Parameters
     ----------
@@ -121,7 +121,14 @@ class _Writer:
         found = self.known.get(id(value))
         if found is None:
             if type(value) in _CLASSES.values():
-                found = {"tensor": [self._new_name(path), type(value).__name__, value.device.name, value.name]}
+                found = {
+                    "tensor": [
+                        self._new_name(path),
+                        type(value).__name__,
+                        value.device.name,
+                        value.name,
+                    ]
+                }
             elif type(value) in (np.ndarray, np.memmap):
                 found = self._array(value, path)
             else:
@@ -159,7 +166,9 @@ class _Writer:
             self.arrays[name] = array
 
 
-def load(f: Any, map_location: MapLocation = None, pickle_module: Any = None, allow_pickle: bool = False) -> Any:
+def load(
+    f: Any, map_location: MapLocation = None, pickle_module: Any = None, allow_pickle: bool = False
+) -> Any:
     """Read what ``save`` wrote.
 
     Parameters
@@ -201,7 +210,9 @@ def _start_of(f: Any) -> tuple[bytes, Any]:
             return file.read(16), os.fspath(f)
     data = f.read()
     if not isinstance(data, bytes):
-        raise ArgumentError(f"load: the file gives {type(data).__name__}; it must be open for reading bytes")
+        raise ArgumentError(
+            f"load: the file gives {type(data).__name__}; it must be open for reading bytes"
+        )
     return data[:16], io.BytesIO(data)
 
 
@@ -216,7 +227,9 @@ def _load_archive(archive: Archive, source: Any, map_location: MapLocation) -> A
         raise FileFormatError("record: it has no tree") from None
     unused = sorted(set(archive.arrays) - reader.used)
     if unused:
-        raise FileFormatError(f"record: the array {unused[0]!r} of the file has no place in its tree")
+        raise FileFormatError(
+            f"record: the array {unused[0]!r} of the file has no place in its tree"
+        )
     return tree
 
 
@@ -235,25 +248,33 @@ class _Reader:
             raise FileFormatError(f"record: the array {str(name)[:60]!r} is not in the file")
         if name not in self.known:
             self.used.add(name)
-            self.known[name] = self._tensor(*inside) if key == "tensor" else self._array(key, *inside)
+            self.known[name] = (
+                self._tensor(*inside) if key == "tensor" else self._array(key, *inside)
+            )
         return self.known[name]
 
     def _tensor(self, array: str, kind: str, device: str, name: str | None) -> Tensor:
         if self.arrays[array].dtype.name not in DTYPES or not isinstance(name, (str, type(None))):
             raise FileFormatError(f"record: {array!r} is no tensor of mge")
-        made = _CLASSES[kind].from_node(upload(self.arrays[array], _placed(device, self.map_location)))
+        made = _CLASSES[kind].from_node(
+            upload(self.arrays[array], _placed(device, self.map_location))
+        )
         if name is not None:
             made.name = name
         return made
 
-    def _array(self, key: str, name: str, dtype: str | None = None, shape: list[int] | None = None) -> np.ndarray:
+    def _array(
+        self, key: str, name: str, dtype: str | None = None, shape: list[int] | None = None
+    ) -> np.ndarray:
         if key != "array":
             raise FileFormatError(f"record: {key!r} is nothing that a checkpoint holds")
         array = self.arrays[name]
         if dtype is not None:
             if not _OTHER_DTYPE.fullmatch(dtype) or array.dtype != np.uint8:
-                raise FileFormatError(f"record: {name!r} has the dtype {dtype!r}, which a checkpoint does not hold")
-            array = np.frombuffer(array.tobytes(), np.dtype(dtype)).reshape(shape)  # type: ignore[arg-type]
+                raise FileFormatError(
+                    f"record: {name!r} has the dtype {dtype!r}, which a checkpoint does not hold"
+                )
+            array = np.frombuffer(array.tobytes(), np.dtype(dtype)).reshape(shape)
         return array if array.flags.writeable else array.copy()
 
 
@@ -277,14 +298,22 @@ def _placed(device: str, map_location: MapLocation) -> Any:
         ) from None
 
 
-def _load_pickle(f: Any, start: bytes, map_location: MapLocation, module: Any, allow_pickle: bool) -> Any:
+def _load_pickle(
+    f: Any, start: bytes, map_location: MapLocation, module: Any, allow_pickle: bool
+) -> Any:
     name = repr(f) if is_path(f) else "the file"
     if not allow_pickle:
         is_pickle = start[:1] == b"\x80" or start[:2] in (b"(d", b"(l", b"c_", b"cc", b"PK")
-        what = "a pickle, and reading it would run code that is in it" if is_pickle else "no file that mge.save wrote"
+        what = (
+            "a pickle, and reading it would run code that is in it"
+            if is_pickle
+            else "no file that mge.save wrote"
+        )
         raise FileFormatError(
             f"{name}: it is {what}",
-            hint="mge.load(..., allow_pickle=True), if you trust whoever wrote it" if is_pickle else None,
+            hint="mge.load(..., allow_pickle=True), if you trust whoever wrote it"
+            if is_pickle
+            else None,
         )
     if is_path(f):
         with open(f, "rb") as file:
@@ -294,4 +323,10 @@ def _load_pickle(f: Any, start: bytes, map_location: MapLocation, module: Any, a
     if map_location is None:
         return obj
     leaves, form = flatten(obj)
-    return unflatten(form, [v.to(_placed(v.device.name, map_location)) if isinstance(v, Tensor) else v for v in leaves])
+    return unflatten(
+        form,
+        [
+            v.to(_placed(v.device.name, map_location)) if isinstance(v, Tensor) else v
+            for v in leaves
+        ],
+    )

@@ -66,7 +66,7 @@ class Tensor(Operators):
     ) -> None:
         if isinstance(data, Tensor):
             source = data if dtype is None else data.astype(dtype)
-            self._node = (source if device is None else source.to(device))._node
+            self._node = _used(source if device is None else source.to(device))._node
         else:
             self._node = upload(as_array(data, dtype), device)
         if name is not None:
@@ -238,7 +238,7 @@ class Tensor(Operators):
         self._node = node
 
     def _assign(self, value: Tensor) -> Tensor:
-        self._rebind(value._node)
+        self._rebind(_used(value)._node)
         return self
 
     def set_value(self, value: Any) -> None:
@@ -254,7 +254,7 @@ class Tensor(Operators):
             raise ShapeError(f"set_value: the tensor has shape {self.shape}; the new value has {new.shape}").add_place(
                 user_place()
             )
-        self._rebind(new.astype(self.dtype)._node)
+        self._assign(new.astype(self.dtype))
 
     def reset_zero(self) -> None:
         """Replace the value by zeros."""
@@ -275,7 +275,7 @@ class Tensor(Operators):
         return _unpickle, (type(self), np.array(self.numpy()), self.dtype.name, self.device.name, self.name)
 
     def __copy__(self) -> Tensor:
-        return type(self).from_node(self._node)
+        return type(self).from_node(_used(self)._node)
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if self._node.buffer is None:
@@ -310,6 +310,14 @@ class ModuleBuffer(Tensor):
 def tensor(data: Any = (), dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
     """Return a Tensor with a copy of ``data``; see ``Tensor`` for the arguments."""
     return Tensor(data, dtype, device, **options)
+
+
+def _used(tensor: Tensor) -> Tensor:
+    """Return a tensor whose value passes to another handle; a trace hears by which handle it came in."""
+    recording = MODE.get().recording
+    if recording is not None:
+        recording.enlist(tensor._node, tensor)
+    return tensor
 
 
 def as_array(data: Any, dtype: Any = None) -> np.ndarray:

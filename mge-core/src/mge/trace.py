@@ -7,6 +7,7 @@ After ``guard``; before the interface layer.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
@@ -21,7 +22,7 @@ from .errors import InternalError, TraceError, user_place
 from .execute import StepError
 from .grad import ACTIVE
 from .graph import EPOCH, MANAGERS, MODE, Graph, Node, changed, leaf_signature, make_leaf
-from .guard import Guard, Watcher, is_plain
+from .guard import Guard, Watcher, broken, is_plain
 from .memory import current_strategy, find_strategy
 from .op import OPS, default_device, record_nodes
 from .run import evaluate, is_donatable
@@ -54,7 +55,8 @@ class Traced:
         Where the values of further inputs come from: ``"value"`` a handle, ``"grad"`` the ``.grad`` of one,
         ``"node"`` a node that never changes.
     effects : list of (handle, kind, output or None)
-        Handles to rebind after a run; kind ``"grad"`` sets the ``.grad``, to None without an output.
+        Handles to rebind after a run; kind ``"grad"`` sets the ``.grad``, to None without an output; for kind
+        ``"argument"`` the handle is that of the argument, by its position among the leaves.
     form, results
         The tree that the function returned: leaves are outputs or plain values.
     example : (form, leaves)
@@ -84,9 +86,9 @@ class Traced:
 
     def broken_guard(self) -> str | None:
         """Return why this run cannot be used now, or None."""
-        for guard in self.guards:
-            if not guard.holds():
-                return str(guard)
+        guard = broken(self.guards)
+        if guard is not None:
+            return str(guard)
         for handle in self.no_grad:
             if getattr(handle, "_grad", None) is not None:
                 return "a .grad that was None is there now"
@@ -109,7 +111,7 @@ class Traced:
                 nodes.append(handle if kind == "node" else handle._grad._node)
         return nodes
 
-    def run(self, nodes: list[Node], strategy: str) -> Any:
+    def run(self, nodes: list[Node], strategy: str, arguments: Any = None) -> Any:
         """Run over these inputs; rebind what the function rebinds; return what it returns."""
         waiting = [n for n in nodes if n.buffer is None]
         if waiting:
@@ -122,10 +124,10 @@ class Traced:
             buffers = plan.run(nodes)
         except StepError as failure:
             if failure.overwritten:
-                for i in donated:
+                for i in plan.donated:
                     nodes[i].buffer = Failure(failure.error)
             raise failure.error from None
-        return self._finish([self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)])
+        return self._finish([self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments)
 
     def _leaf(self, output: Node, buffer: Any) -> Node:
         return Node(leaf_signature(output.type, output.sig.device), (), output.type, buffer)
@@ -142,19 +144,23 @@ class Traced:
 
     def _compile(self, donated: tuple[int, ...], strategy: str) -> CompiledPlan:
         tokens = self.graph.key[:-1]
-        return compile_graph(self.graph, tokens, tuple(range(len(self.graph.outputs))), donated, strategy)
+        return compile_graph(self.graph, tokens, tuple(range(len(self.graph.outputs))), donated, strategy, self.replaceable)
 
-    def record(self, nodes: list[Node]) -> Any:
+    def record(self, nodes: list[Node], arguments: Any = None) -> Any:
         """Record the run as one differentiable node, for an active manager outside."""
         call = OPS["call"]
         types = [n.type for n in nodes]
         sig = call.signature(types, call.normal_attrs({"graph": self.graph}), self.device)
         outputs = record_nodes(sig, nodes)
-        return self._finish([t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))])
+        return self._finish([t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))], arguments)
 
-    def _finish(self, outputs: list[Node]) -> Any:
-        """Rebind handles and return the results."""
+    def _finish(self, outputs: list[Node], arguments: Any) -> Any:
+        """Rebind handles and return the results. ``arguments``: (args, kwargs) of the call."""
         for handle, kind, position in self.effects:
+            if kind == "argument":
+                handle = flatten(arguments)[0][handle]
+                if not isinstance(handle, Tensor):
+                    continue
             if kind == "grad":
                 handle._grad = None if position is None else Tensor.from_node(outputs[position])
             elif outputs[position].buffer is None:
@@ -165,6 +171,11 @@ class Traced:
             return Tensor.from_node(outputs[self.results[0][1]])
         leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
         return unflatten(self.form, leaves)
+
+
+def _number(value: float) -> np.ndarray:
+    """Return a number argument in the 64 bits that Python computes with."""
+    return np.array(value, np.float64 if isinstance(value, float) else np.int64)
 
 
 def _without_value(leaf: Any) -> Any:
@@ -254,6 +265,7 @@ class trace:  # noqa: N801  MegEngine's name
         self._entries: dict[tuple, list[Traced]] = {}
         self._static: set[int] = set()  # numbers, by position among the leaves, whose value the function reads
         self._untraced: str | None = None
+        self._lock = threading.RLock()  # held while the function is traced
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -270,7 +282,7 @@ class trace:  # noqa: N801  MegEngine's name
         except AttributeError:
             key, nodes = self._key(args, kwargs)
         entries = self._entries.get(key)
-        if entries is not None:
+        if entries:
             entry = entries[-1]
             if entry.epoch == EPOCH[0] and entry.broken_guard() is None:
                 inputs = entry.inputs(nodes)
@@ -282,13 +294,13 @@ class trace:  # noqa: N801  MegEngine's name
     def _result(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
         self.last = entry
         if ACTIVE and MANAGERS.get():
-            return entry.record(inputs)
+            return entry.record(inputs, (args, kwargs))
         if self.check:
             return self._checked(entry, inputs, args, kwargs)
         strategy = self.memory or current_strategy()
         if self.profiling:
-            return self._profiled(entry, inputs, strategy)
-        return entry.run(inputs, strategy)
+            return self._profiled(entry, inputs, strategy, (args, kwargs))
+        return entry.run(inputs, strategy, (args, kwargs))
 
     def _key(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, list[Node]]:
         """Return the kind of the arguments, and the nodes of those that are inputs of the plan."""
@@ -303,24 +315,33 @@ class trace:  # noqa: N801  MegEngine's name
                 node = upload(as_array(leaf))
                 kinds.append((node.type, "array"))
                 nodes.append(node)
-            elif type(leaf) in (int, float) and i not in self._static:
-                node = upload(np.array(leaf, np.float32 if isinstance(leaf, float) else np.int32))
+            elif self._is_input(leaf, i):
                 kinds.append(type(leaf))
-                nodes.append(node)
+                nodes.append(upload(_number(leaf)))
             else:
                 kinds.append((type(leaf), leaf) if is_plain(leaf) and not isinstance(leaf, (list, dict, set)) else id(leaf))
         return tuple(kinds), nodes
 
+    def _is_input(self, leaf: Any, position: int) -> bool:
+        """Whether a leaf of the arguments is a number whose value is an input of the plan."""
+        if type(leaf) not in (int, float) or position in self._static:
+            return False
+        return type(leaf) is float or -(2**63) <= leaf < 2**63
+
     def _slow(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Find an earlier run whose guards hold, or trace; then run."""
-        entries = self._entries.setdefault(key, [])
+        with self._lock:
+            entry = self._find(key, args, kwargs)
+        return self._result(entry, entry.inputs(self._nodes(key, args, kwargs)), args, kwargs)
+
+    def _find(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> Traced:
+        """Return an earlier run whose guards hold, or a new one. Lists of runs are replaced: other threads read them."""
+        entries = list(self._entries.get(key, ()))
         for entry in reversed(entries):
             if entry.epoch == EPOCH[0] and entry.broken_guard() is None:
-                inputs = entry.inputs(self._nodes(key, args, kwargs))
-                if entry.fits(inputs):
-                    entries.remove(entry)
-                    entries.append(entry)
-                    return self._result(entry, inputs, args, kwargs)
+                if entry.fits(entry.inputs(self._nodes(key, args, kwargs))):
+                    self._entries[key] = [*(e for e in entries if e is not entry), entry]
+                    return entry
         if entries:
             reason = entries[-1].broken_guard() or "an attribute of a Module or Optimizer changed"
             debug.counts["retraces"] += 1
@@ -329,14 +350,15 @@ class trace:  # noqa: N801  MegEngine's name
             made = self._trace(args, kwargs)
         except NumberRead as read:
             self._static.add(read.position)
-            return self(*args, **kwargs)
+            return self._find(self._key(args, kwargs)[0], args, kwargs)
         entry = self._known(entries, made)
+        self._entries[key] = entries
         if len(entries) > RETRACES:
             self._untraced = f"{RETRACES} different graphs for one kind of arguments"
             debug.once(f"trace of {self.__name__}: it runs untraced from here on, after {self._untraced}")
             self._entries.clear()
         self.last_arguments = (args, kwargs)
-        return self._result(entry, entry.inputs(self._nodes(key, args, kwargs)), args, kwargs)
+        return entry
 
     def _nodes(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> list[Node]:
         if not kwargs and all(isinstance(a, Tensor) for a in args):
@@ -375,14 +397,18 @@ class trace:  # noqa: N801  MegEngine's name
             grads_after: list[tuple[Any, Any]] = []
             try:
                 with watcher.watching(self.function):
-                    returned = self.function(*new_args, **new_kwargs)
-            finally:
+                    returned, result_form = flatten(self.function(*new_args, **new_kwargs))
+                returned = [(x, x._node) if isinstance(x, Tensor) else (x, None) for x in returned]
+            finally:  # what handles stand for now is looked at first
+                for handle, _ in owner.grads.values():
+                    grad = getattr(handle, "_grad", None)
+                    grads_after.append((handle, None if grad is None else grad._node))
                 effects = owner.restore()
                 for handle, before in owner.grads.values():
-                    grads_after.append((handle, getattr(handle, "_grad", None)))
                     handle._grad = before
-            made = self._traced(owner, arguments, returned, effects, grads_after, watcher)
+            made = self._traced(owner, arguments, stand_ins, returned, result_form, effects, grads_after, watcher)
             made.example = form, [_without_value(x) for x in leaves]
+            owner.close()
             return made
 
     def _stand_in(self, leaf: Any, position: int, device: Any, arguments: list[Node]) -> Any:
@@ -391,9 +417,8 @@ class trace:  # noqa: N801  MegEngine's name
             type_ = leaf._node.type if isinstance(leaf, Tensor) else upload(as_array(leaf)).type
             arguments.append(make_leaf(type_, device))
             return type(leaf).from_node(arguments[-1]) if isinstance(leaf, Tensor) else Tensor.from_node(arguments[-1])
-        if type(leaf) in (int, float) and position not in self._static:
-            dtype = np.float32 if isinstance(leaf, float) else np.int32
-            arguments.append(make_leaf(upload(np.array(leaf, dtype)).type, device))
+        if self._is_input(leaf, position):
+            arguments.append(make_leaf(upload(_number(leaf)).type, device))
             return TracedNumber(arguments[-1], type(leaf), position)
         return leaf
 
@@ -401,34 +426,39 @@ class trace:  # noqa: N801  MegEngine's name
         self,
         owner: Capture,
         arguments: list[Node],
-        returned: Any,
+        stand_ins: list[Any],
+        returned: list[tuple[Any, Any]],
+        form: Form,
         effects: list[tuple[Any, Node]],
         grads: list[tuple[Any, Any]],
         watcher: Watcher,
     ) -> Traced:
         recording = owner.recording
-        result_leaves, form = flatten(returned)
         outputs: list[Node] = []
 
-        def output(node: Node) -> int:
-            recording.enlist(node)
+        def output(node: Node, handle: Any = None) -> int:
+            recording.enlist(node, handle)
             outputs.append(node)
             return len(outputs) - 1
 
         results: list[tuple[bool, Any]] = []
-        for leaf in result_leaves:
+        for leaf, node in returned:
             if isinstance(leaf, TracedNumber):
-                leaf = leaf.tensor()
-            results.append((True, output(leaf._node)) if isinstance(leaf, Tensor) else (False, leaf))
-        made: list[tuple[Any, str, int | None]] = [(h, "value", output(n)) for h, n in effects]
+                node = leaf.tensor()._node
+            results.append((False, leaf) if node is None else (True, output(node, leaf)))
+        own = {id(x): i for i, x in enumerate(stand_ins)}
+        made: list[tuple[Any, str, int | None]] = [
+            (own[id(h)], "argument", output(n)) if id(h) in own else (h, "value", output(n)) for h, n in effects
+        ]
         for handle, grad in grads:
-            made.append((handle, "grad", None if grad is None else output(grad._node)))
+            made.append((handle, "grad", None if grad is None else output(grad)))
         handles = dict(recording.handles or ())
         grad_of = {id(g): h for h, g in owner.grads_read.values() if g is not None}
         captured: list[tuple[Any, str]] = []
         leaves = [n for n in recording.leaves if n not in arguments]
+        rebound = {before: handle for handle, before in owner.effects.values()}
         for leaf in leaves:
-            handle = handles.get(recording.index[leaf])
+            handle = rebound.get(leaf, handles.get(recording.index[leaf]))
             if handle is None or leaf in owner.made:
                 captured.append((leaf, "node"))
             elif id(handle) in grad_of:
@@ -447,10 +477,11 @@ class trace:  # noqa: N801  MegEngine's name
 
     def _checked(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the Python function too, on the same values, and compare."""
-        before = [(h, k, h._node if k == "value" else getattr(h, "_grad", None)) for h, k, _ in entry.effects]
-        for handle, kind, _ in entry.effects:
-            if kind == "value":
-                evaluate((handle._node,))
+        effects = [(h, k) for h, k, _ in entry.effects if k != "argument"]
+        before = [(h, k, h._node if k == "value" else getattr(h, "_grad", None)) for h, k in effects]
+        evaluate([handle._node for handle, kind, _ in entry.effects if kind == "value"])
+        leaves = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        kept = [x._node for x in leaves]
         wanted, _ = flatten(self.function(*args, **kwargs))
         wanted = [np.array(w.numpy()) if isinstance(w, Tensor) else w for w in wanted]
         for handle, kind, value in before:
@@ -458,13 +489,15 @@ class trace:  # noqa: N801  MegEngine's name
                 handle._node = value
             else:
                 handle._grad = value
-        result = entry.run(entry.inputs(inputs[: entry.arguments]), self.memory or current_strategy())
+        for leaf, node in zip(leaves, kept):
+            leaf._node = node
+        result = entry.run(entry.inputs(inputs[: entry.arguments]), self.memory or current_strategy(), (args, kwargs))
         for i, (made, right) in enumerate(zip(flatten(result)[0], wanted)):
             if isinstance(made, Tensor) and not np.array_equal(made.numpy(), right, equal_nan=made.dtype.is_float):
                 raise InternalError(f"trace of {self.__name__}: result {i} differs from that of the Python function")
         return result
 
-    def _profiled(self, entry: Traced, inputs: list[Node], strategy: str) -> Any:
+    def _profiled(self, entry: Traced, inputs: list[Node], strategy: str, arguments: tuple) -> Any:
         from .execute import WATCHERS
 
         self._profile: list[dict[str, Any]] = []
@@ -475,7 +508,7 @@ class trace:  # noqa: N801  MegEngine's name
 
         WATCHERS.append(watch)
         try:
-            return entry.run(inputs, strategy)
+            return entry.run(inputs, strategy, arguments)
         finally:
             WATCHERS.remove(watch)
 

@@ -21,7 +21,7 @@ class Form(NamedTuple):
     children : tuple of Form
     """
 
-    kind: type | None
+    kind: Any
     keys: tuple = ()
     children: tuple = ()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from .dtype import BY_SHORT, DType
+from .dtype import BY_SHORT, DType, bool_
 from .errors import ArgumentError, ShapeError
 
 Shape = tuple[int, ...]
@@ -52,6 +52,9 @@ class Type:
 
     def __reduce__(self) -> tuple:
         return Type, (self.shape, self.dtype)
+
+
+NOTHING = Type((0,), bool_)  # of a node without outputs
 
 
 def abstract(shape: Shape, dtype: DType) -> Type:

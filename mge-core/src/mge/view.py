@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -39,6 +39,7 @@ class View:
         self._path = ""
         self._started = time.time()
         self._not_before = 0.0  # on the clock of ``time.monotonic``
+        self.collector: Callable[..., None] | None = None  # takes in plans in place of the page
 
     def add(self, stages: Sequence[tuple[str, Graph]], plan: Any, prologue: Any = None) -> None:
         """Take in a plan with the graph after each pass; write the page.
@@ -50,6 +51,9 @@ class View:
         prologue : Plan, optional
             What is computed before it, once for each version of the parameters.
         """
+        if self.collector is not None:
+            self.collector(stages, plan, prologue)
+            return
         self._path = debug.view
         self._count += 1
         entry = self._entries[plan] = _Entry(self._count, stages, plan, prologue)
@@ -111,7 +115,9 @@ class View:
 class _Entry:
     """One plan as JSON text, with the times of its steps beside it."""
 
-    def __init__(self, number: int, stages: Sequence[tuple[str, Graph]], plan: Any, prologue: Any) -> None:
+    def __init__(
+        self, number: int, stages: Sequence[tuple[str, Graph]], plan: Any, prologue: Any
+    ) -> None:
         self.number = number
         described = {"number": number, **_described_stages(stages, plan), **_described_plan(plan)}
         if prologue is not None:
@@ -156,20 +162,20 @@ def _described_stages(stages: Sequence[tuple[str, Graph]], plan: Any) -> dict[st
             waiting[tuple(nodes[number])].append(number)
         numbers: dict[Node, int] = {}
         for node in kept:
-            number = same.get(node)
-            if number is None:
-                facts = _facts(node, places)
-                alike = waiting.get(tuple(facts))
-                if alike:
-                    number = alike.popleft()
-                else:
-                    number = len(nodes)
-                    nodes.append(facts)
-            numbers[node] = number
+            if node in same:
+                numbers[node] = same[node]
+                continue
+            facts = _facts(node, places)
+            alike = waiting.get(tuple(facts))
+            numbers[node] = alike.popleft() if alike else len(nodes)
+            if numbers[node] == len(nodes):
+                nodes.append(facts)
         made.append(
             {
                 "name": name,
-                "nodes": [[numbers[n], [numbers[i] for i in n.inputs if i in numbers]] for n in kept],
+                "nodes": [
+                    [numbers[n], [numbers[i] for i in n.inputs if i in numbers]] for n in kept
+                ],
                 "inputs": len(graph.inputs),
                 "outputs": [numbers[o] for o in graph.outputs if o in numbers],
                 "left_out": len(every) - len(kept),
@@ -191,7 +197,9 @@ def _facts(node: Node, places: dict[str, int]) -> list[Any]:
         kind = "get"
     elif sig.op.name == "constant":
         kind = "constant"
-    attrs = print_attrs(tuple((k, _short(v)) for k, v in sig.attrs if not sig.op.is_leaf)).strip(" {}")
+    attrs = print_attrs(tuple((k, _short(v)) for k, v in sig.attrs if not sig.op.is_leaf)).strip(
+        " {}"
+    )
     if kind == "constant" and sig.type.size <= 8:
         attrs = f"value={constant_value(node).tolist()}"
     place = -1 if node.place is None else places.setdefault(node.place, len(places))

@@ -1,5 +1,6 @@
 """Docstrings of the public names: summary, sections, each parameter, and examples that run."""
 
+import builtins
 import doctest
 import importlib
 import inspect
@@ -183,5 +184,5 @@ def example_names():
             space |= {n: getattr(module, n) for n in module.__all__}
             space["M" if name == "mge.module" else "optim"] = module
     mge = importlib.import_module("mge")
-    space |= {name: getattr(mge, name) for name in mge.__all__}
+    space |= {name: getattr(mge, name) for name in mge.__all__ if not hasattr(builtins, name)}
     return space | {"mge": mge, "np": importlib.import_module("numpy")}

@@ -190,6 +190,8 @@ def try_call(op, arrays, attrs):
 @each_case
 def test_impossible_calls(name, index, rng):
     """A call that makes no sense raises one of mge's errors; one that the rule admits can be computed."""
+    if name == "host_call":
+        pytest.skip("the errors are those of the user's function")
     op = OPS[name]
     arrays, attrs = sample(op, index, rng)
     problems = []

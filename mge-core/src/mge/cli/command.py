@@ -16,6 +16,7 @@ import mge
 
 from ..debug import VARIABLES, debug, parse
 from ..errors import ArgumentError, DeviceError, FileFormatError, MgeError, PluginError
+from ..threads import limit_threads
 from . import demo, environment, explain, infer
 
 # What a user mends by another command line.
@@ -41,7 +42,9 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "demo": Command("train a small network and check it", demo.add_arguments, demo.run),
-    "env": Command("print versions, devices and settings", environment.add_arguments, environment.run),
+    "env": Command(
+        "print versions, devices and settings", environment.add_arguments, environment.run
+    ),
     "explain": Command("say how a model would run", explain.add_arguments, explain.run),
     "run": Command("run a model file over an array", infer.add_arguments, infer.run),
 }
@@ -62,23 +65,38 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = _parser().parse_args(words)
-    except SystemExit as done:  # --help, --version, wrong usage: argparse has written what there is to say
-        return int(done.code or 0)
-    with debug(**dict(arguments.set)):
-        return _run(COMMANDS[arguments.command], arguments)
-
-
-def _run(command: Command, arguments: argparse.Namespace) -> int:
-    try:
-        status = command.run(arguments)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader of our output has gone: nobody is left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        settings = dict(arguments.set)
+        if settings.get("threads"):
+            limit_threads(settings["threads"])
+        with debug(**settings):
+            status = _run(arguments)
+    except (
+        SystemExit
+    ) as done:  # --help, --version, wrong usage: argparse has written what there is to say
+        status = int(done.code or 0)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return 130
+        status = 130
+    except BrokenPipeError:
+        status = _pipe_is_broken()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _pipe_is_broken()
+    return status
+
+
+def _pipe_is_broken() -> int:
+    """Write to nowhere from here on: the reader of the output has gone, and nobody is left to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        return COMMANDS[arguments.command].run(arguments)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if debug.debug >= 1:
             raise
@@ -88,7 +106,9 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
 
 def _message(error: Exception) -> str:
     if isinstance(error, MgeError):
-        if error.place and (error.place.startswith("<frozen") or error.place.startswith(sys.argv[0])):
+        if error.place and (
+            error.place.startswith("<frozen") or error.place.startswith(sys.argv[0])
+        ):
             error.place = None  # the line that started this program tells nothing
         return f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):

@@ -13,20 +13,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from .. import functional as F  # noqa: N812
-from .. import module as M  # noqa: N812
+from .. import functional as F
+from .. import module as M
 from .. import random
 from ..autodiff import GradManager
 from ..data import ArrayDataset, DataLoader, RandomSampler
+from ..debug import debug
 from ..device import default_device, set_default_device
 from ..jit import trace
 from ..optimizer import SGD
 from ..tensor import Tensor, tensor
+from ..threads import limit_threads
 from . import demo_data
 from .demo_data import Data
 from .infer import by_batches
@@ -44,20 +45,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that a fresh process computes the same from the file. The data are Fashion-MNIST where Debian's package "
         "dataset-fashion-mnist is installed, else scikit-learn's digits."
     )
-    parser.add_argument("--data", metavar="DIR", help="a folder with MNIST's four IDX files, with or without .gz")
+    parser.add_argument(
+        "--data", metavar="DIR", help="a folder with MNIST's four IDX files, with or without .gz"
+    )
     parser.add_argument("--dataset", choices=["auto", "fashion-mnist", "digits"], default="auto")
-    parser.add_argument("--device", metavar="NAME", help="as ref:0; default: MGE_DEVICE, or the best one")
+    parser.add_argument(
+        "--device", metavar="NAME", help="as ref:0; default: MGE_DEVICE, or the best one"
+    )
     parser.add_argument("--epochs", type=at_least(1), metavar="N", help="default: 2, for digits 10")
-    parser.add_argument("--batch-size", type=at_least(1), metavar="N", help="default: 100, for digits 32")
+    parser.add_argument(
+        "--batch-size", type=at_least(1), metavar="N", help="default: 100, for digits 32"
+    )
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N")
     parser.add_argument("--out", metavar="FILE", help="keep the model here, as demo.mge")
-    parser.add_argument("--json", action="store_true", help="print the figures as one line of JSON at the end")
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as one line of JSON at the end"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and check; return 0, or 1 where the fresh process computes something else."""
     if arguments.device:
         set_default_device(arguments.device)
+    # Matrix products as small as these gain little from a second BLAS thread, and lose ten times as much where
+    # other processes want the cores. The fresh process inherits the limit.
+    limit_threads(debug.threads or 1)
     start = time.perf_counter()
     data = demo_data.load(arguments.dataset, arguments.data)
     epochs, batch_size = arguments.epochs or data.epochs, arguments.batch_size or data.batch_size
@@ -65,8 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
     random.seed(arguments.seed)
     net = Net(data)
     height, width = data.images.shape[1:]
-    print(f"{data.name}: {len(data.images):,} images of {height} x {width} to train on, {len(data.test_images):,} to test")
-    print(f"network: {sum(p.size for p in net.parameters()):,} parameters, on {default_device()}, batches of {batch_size}")
+    count, tests = len(data.images), len(data.test_images)
+    print(f"{data.name}: {count:,} images of {height} x {width} to train on, {tests:,} to test")
+    count = sum(p.size for p in net.parameters())
+    print(
+        f"network: {count:,} parameters, on {default_device()}, batches of {batch_size}", flush=True
+    )
     training = Training(net, data, epochs, batch_size, arguments.seed)
     accuracy = 0.0
     for epoch in range(epochs):
@@ -74,14 +90,23 @@ def run(arguments: argparse.Namespace) -> int:
         loss = training.epoch(epoch)
         accuracy = float(np.mean(training.scores(data.test_images).argmax(1) == data.test_labels))
         seconds = time.perf_counter() - begin
-        print(f"epoch {epoch + 1}/{epochs}: loss {loss:.4f}, test accuracy {accuracy:.4f}, {seconds:.1f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}/{epochs}: loss {loss:.4f}, test accuracy {accuracy:.4f}, {seconds:.1f} s",
+            flush=True,
+        )
     with tempfile.TemporaryDirectory(prefix="mge-demo-") as folder:
         path = arguments.out or os.path.join(folder, "demo.mge")
-        training.predict.dump(path, dynamic_batch=True)
-        same = _fresh_process_agrees(path, data.test_images, training.scores(data.test_images), folder)
+        training.predict.dump(path, dynamic_batch=True)  # type: ignore[attr-defined]
+        loaded = _scores_of_a_fresh_process(path, data.test_images, folder)
+        same = loaded is not None and np.array_equal(loaded, training.scores(data.test_images))
         kept = f"kept in {path}" if arguments.out else "removed again; --out FILE keeps it"
         print(f"model file: {show_bytes(os.path.getsize(path))}, {kept}")
-    print(f"a fresh process computes {'the same scores, bit for bit' if same else 'OTHER SCORES'} from the file")
+    if loaded is None:
+        print("a fresh process failed to run the file")
+    else:
+        print(
+            f"a fresh process computes {'the same scores, bit for bit,' if same else 'OTHER SCORES'} from the file"
+        )
     if arguments.json:
         figures = {
             "dataset": data.name,
@@ -160,7 +185,9 @@ class Training:
     def epoch(self, number: int) -> float:
         """Train on each sample once; return the mean loss."""
         total = 0.0
-        with tqdm(total=self.batches, desc=f"epoch {number + 1}", unit="batch", leave=False, disable=None) as bar:
+        with tqdm(
+            total=self.batches, desc=f"epoch {number + 1}", unit="batch", leave=False, disable=None
+        ) as bar:
             for images, labels in self.loader:
                 self.optimizer.param_groups[0]["lr"] = RATE * (1 - self.done / self.steps)
                 loss = self.step(tensor(images), tensor(labels)).item()
@@ -177,17 +204,36 @@ class Training:
     @property
     def peak_bytes(self) -> int:
         """The largest peak of the plans of both functions."""
-        traced = [entry for function in (self.step, self.predict) if (entry := function.last) is not None]
-        return max((compiled.plan.peak_bytes for entry in traced for compiled in entry.plans.values()), default=0)
+        traced = [
+            entry for function in (self.step, self.predict) if (entry := function.last) is not None
+        ]
+        return max(
+            (compiled.plan.peak_bytes for entry in traced for compiled in entry.plans.values()),
+            default=0,
+        )
 
 
-def _fresh_process_agrees(path: str, images: np.ndarray, scores: np.ndarray, folder: str) -> bool:
-    """Whether another Python process computes these scores from the file."""
+def _scores_of_a_fresh_process(path: str, images: np.ndarray, folder: str) -> np.ndarray | None:
+    """Return what another Python process computes from the file; None where it fails."""
     given, made = os.path.join(folder, "images.npy"), os.path.join(folder, "scores.npy")
     np.save(given, images)
-    words = ["-m", "mge", "--set", "view=", "run", path, given, "--out", made, "--device", str(default_device())]
-    done = subprocess.run([sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return done.returncode == 0 and np.array_equal(np.load(made), scores)
+    words = [
+        "-m",
+        "mge",
+        "--set",
+        "view=",
+        "run",
+        path,
+        given,
+        "--out",
+        made,
+        "--device",
+        str(default_device()),
+    ]
+    done = subprocess.run(
+        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    return np.load(made) if done.returncode == 0 else None
 
 
 def _process_peak_bytes() -> int:

@@ -75,7 +75,9 @@ def _idx(name: str, folder: str) -> Data:
                 f"demo: {folder} holds {part} images of shape {array.shape[:3]}; they must be (n, h, w), at least "
                 "4 x 4, of one size"
             )
-    return Data(name, images[..., 0], labels, test_images[..., 0], test_labels, epochs=2, batch_size=100)
+    return Data(
+        name, images[..., 0], labels, test_images[..., 0], test_labels, epochs=2, batch_size=100
+    )
 
 
 def _digits() -> Data:

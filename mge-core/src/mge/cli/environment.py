@@ -48,7 +48,9 @@ def environment() -> dict[str, Any]:
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_bytes": _memory_bytes(),
         "blas": _blas(),
         "devices": _devices(),
@@ -68,7 +70,11 @@ def _version(name: str) -> str | None:
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+            names = (
+                line.partition(":")[2].strip()
+                for line in lines
+                if line.startswith(("model name", "Model"))
+            )
             return next(names, "") or platform.processor()
     except OSError:
         return platform.processor()
@@ -85,7 +91,11 @@ def _blas() -> dict[str, Any]:
     """Return NumPy's BLAS: name, version, and its threads where the library tells."""
     found = np.show_config(mode="dicts") or {}
     blas = found.get("Build Dependencies", {}).get("blas", {})
-    facts: dict[str, Any] = {"name": blas.get("name"), "version": blas.get("version"), "threads": None}
+    facts: dict[str, Any] = {
+        "name": blas.get("name"),
+        "version": blas.get("version"),
+        "threads": None,
+    }
     for path in sorted(threads._loaded_libraries()):
         if "openblas" not in os.path.basename(path):
             continue
@@ -103,8 +113,10 @@ def _devices() -> list[dict[str, Any]]:
     devices = []
     for name, backend in BACKENDS.items():
         reason = backend.probe()
-        count = backend.device_count() if reason is None else 0
-        devices.append({"type": name, "count": count, "priority": backend.priority, "reason": reason})
+        count = len(backend.devices()) if reason is None else 0
+        devices.append(
+            {"type": name, "count": count, "priority": backend.priority, "reason": reason}
+        )
     return devices
 
 
@@ -130,11 +142,14 @@ def _text(facts: dict[str, Any]) -> str:
         ("tuning cache", facts["tuning_cache"]),
     ]
     changed = [(n, v) for n, v in facts["settings"].items() if v != VARIABLES[n].default]
-    rows += [(name, repr(value)) for name, value in changed] or [("settings", "all MGE_ variables have their defaults")]
+    rows += [(name, repr(value)) for name, value in changed] or [
+        ("settings", "all MGE_ variables have their defaults")
+    ]
     return table(rows)
 
 
 def _device_line(device: dict[str, Any]) -> str:
     if device["reason"]:
         return f"{device['type']}: unavailable: {device['reason']}"
-    return ", ".join(str(as_device(f"{device['type']}:{i}")) for i in range(device["count"])) or f"{device['type']}: none"
+    names = [str(as_device(f"{device['type']}:{i}")) for i in range(device["count"])]
+    return ", ".join(names) or f"{device['type']}: none"

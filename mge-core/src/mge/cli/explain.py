@@ -15,15 +15,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .. import cache
+from ..cache import compile_graph
 from ..debug import debug
 from ..device import set_default_device
 from ..errors import ArgumentError
+from ..execute import WATCHERS
 from ..graph import GET, Graph
 from ..memory import current_strategy
 from ..modelfile import LoadedModel, load_model
 from ..plan import Plan, is_view
 from ..run import sync
+from ..view import VIEW
 from .options import at_least, show_bytes, table
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -36,9 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Say for each node on which device it runs, by which kernel and why, and how much memory that takes. A model "
         "file is compiled, not run. A Python script is run, and each plan that it compiles is explained."
     )
-    parser.add_argument("model", help="a file that trace.dump wrote, or a script whose name ends in .py")
+    parser.add_argument(
+        "model", help="a file that trace.dump wrote, or a script whose name ends in .py"
+    )
     parser.add_argument("words", nargs="*", metavar="WORD", help="arguments of the script")
-    parser.add_argument("--batch", type=at_least(1), metavar="N", help="batch size, where the file leaves it open")
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="N", help="batch size, where the file leaves it open"
+    )
     parser.add_argument("--device", metavar="NAME", help="as ref:0")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -48,28 +54,35 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model.endswith(".py"):
         return _explain_script(arguments)
     if arguments.words:
-        raise ArgumentError(f"explain: {' '.join(arguments.words)}: a model file takes no arguments")
+        raise ArgumentError(
+            f"explain: {' '.join(arguments.words)}: a model file takes no arguments"
+        )
     model = load_model(arguments.model, arguments.device)
     graph = _graph(model, arguments.batch)
-    compiled = cache.compile_graph(
+    compiled = compile_graph(
         graph, graph.key[:-1], tuple(range(len(graph.outputs))), (), current_strategy()
     )
     facts = {
         "model": arguments.model,
         "inputs": [f"{port.name}: {node.type}" for port, node in zip(model.inputs, graph.inputs)],
-        "outputs": [f"{port.name}: {node.type}" for port, node in zip(model.outputs, graph.outputs)],
+        "outputs": [
+            f"{port.name}: {node.type}" for port, node in zip(model.outputs, graph.outputs)
+        ],
         "dynamic_batch": model.dynamic_batch,
         "weights": len(model.weights),
         "weight_bytes": sum(w._node.type.nbytes for w in model.weights.values()),
         "recorded_nodes": len(graph.nodes),
-        **explain_plan(compiled.plan, compiled.prologue and compiled.prologue.plan),
+        **explain_plan(compiled.plan, compiled.prologue.plan if compiled.prologue else None),
     }
     if arguments.json:
         print(json.dumps(facts))
         return 0
     batch = "any batch size" if model.dynamic_batch else "one batch size"
-    print(f"{arguments.model}: {', '.join(facts['inputs'])} -> {', '.join(facts['outputs'])}, {batch}")
-    print(f"{facts['weights']} weights, {show_bytes(facts['weight_bytes'])}; {facts['recorded_nodes']} nodes recorded\n")
+    print(
+        f"{arguments.model}: {', '.join(facts['inputs'])} -> {', '.join(facts['outputs'])}, {batch}"
+    )
+    weight_bytes = show_bytes(facts["weight_bytes"])
+    print(f"{facts['weights']} weights, {weight_bytes}; {facts['recorded_nodes']} nodes recorded\n")
     print(text_of(facts))
     return 0
 
@@ -79,37 +92,28 @@ def _graph(model: LoadedModel, batch: int | None) -> Graph:
         return model.graph
     if not model.dynamic_batch:
         raise ArgumentError(
-            f"explain: --batch is {batch}; the file is for one batch size: {', '.join(f'{p.name}: {p.type}' for p in model.inputs)}",
+            f"explain: --batch is {batch}; the file is for one batch size: {model!r}",
             hint="trace.dump(..., dynamic_batch=True) makes a file for all batch sizes",
         )
     return model._graph_at(batch)
 
 
-class _Collector:
-    """Stands in for the view while a script runs: keeps what was compiled, as facts."""
-
-    def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
-
-    def add(self, stages: Sequence[tuple[str, Graph]], plan: Plan, prologue: Plan | None = None) -> None:
-        """Take in a plan."""
-        self.found.append({"recorded_nodes": len(stages[0][1].nodes), **explain_plan(plan, prologue)})
-
-    def watch(self, plan: Plan, number: int, start: int, end: int) -> None:
-        """Times of steps are of no interest here."""
-
-
 @contextlib.contextmanager
 def _collecting() -> Iterator[list[dict[str, Any]]]:
-    collector, before = _Collector(), cache.VIEW
-    cache.VIEW = collector  # type: ignore[assignment]
-    watchers = list(cache.WATCHERS)
+    """Take in, in place of the view, what is compiled inside the block."""
+    found: list[dict[str, Any]] = []
+
+    def collect(stages: Sequence[tuple[str, Graph]], plan: Plan, prologue: Plan | None) -> None:
+        found.append({"recorded_nodes": len(stages[0][1].nodes), **explain_plan(plan, prologue)})
+
+    watchers = list(WATCHERS)
+    VIEW.collector = collect
     try:
-        with debug(view=debug.view or os.devnull):
-            yield collector.found
+        with debug(view=os.devnull):
+            yield found
     finally:
-        cache.VIEW = before
-        cache.WATCHERS[:] = watchers
+        VIEW.collector = None
+        WATCHERS[:] = watchers
 
 
 def _explain_script(arguments: argparse.Namespace) -> int:
@@ -137,9 +141,13 @@ def _explain_script(arguments: argparse.Namespace) -> int:
         print(json.dumps({"script": arguments.model, "plans": found}))
         return 0
     for number, facts in enumerate(found, 1):
-        print(f"plan {number} of {len(found)}: {facts['recorded_nodes']} nodes recorded\n{text_of(facts)}\n")
+        print(
+            f"plan {number} of {len(found)}: {facts['recorded_nodes']} nodes recorded\n{text_of(facts)}\n"
+        )
     if not found:
-        print("no plan was compiled: a structure runs step by step the first time that it is seen (trace compiles at once)")
+        print(
+            "no plan was compiled: a structure runs step by step at first sight (trace compiles at once)"
+        )
     return 0
 
 
@@ -178,7 +186,9 @@ def _nodes(plan: Plan) -> list[dict[str, Any]]:
         if sig.op is GET:
             continue
         step = step_of.get(node)
-        kernel: str | None = getattr(plan.steps[step].kernel, "name", None) if step is not None else None
+        kernel: str | None = (
+            getattr(plan.steps[step].kernel, "name", None) if step is not None else None
+        )
         if step is None and sig.op.name == "constant":
             reason = "a constant: part of the plan"
         elif step is None and is_view(node):
@@ -203,12 +213,11 @@ def _nodes(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _reason(plan: Plan, sig: Any) -> str:
-    if sig.device is plan.device:
-        return "ref runs every op" if sig.device.type == "ref" else f"{sig.device} has a kernel"
-    if sig.op.name == "copy":
+    if "refused" in sig.notes:
+        return "{} refused: {}".format(*sig.notes["refused"])
+    if sig.op.name == "copy" and sig.device is not plan.device:
         return "moves a value between devices"
-    refused = plan.device.backend.supports(sig)
-    return f"{plan.device} refused: {refused}" if refused else f"an input is on {sig.device}"
+    return "ref runs every op" if sig.device.type == "ref" else f"{sig.device} has a kernel"
 
 
 def text_of(facts: dict[str, Any]) -> str:
@@ -216,7 +225,9 @@ def text_of(facts: dict[str, Any]) -> str:
     rows = [("step", "op", "result", "device", "kernel", "why")]
     for n in facts["nodes"]:
         step = "pro" if n["part"] == "prologue" else "-" if n["step"] is None else str(n["step"])
-        types = ", ".join(n["types"][:3]) + (f" and {len(n['types']) - 3} more" if len(n["types"]) > 3 else "")
+        types = ", ".join(n["types"][:3]) + (
+            f" and {len(n['types']) - 3} more" if len(n["types"]) > 3 else ""
+        )
         rows.append((step, n["op"], types, n["device"], n["kernel"] or "-", n["reason"]))
     lines = [table(rows, right=(0,)), ""]
     if any(n["part"] == "prologue" for n in facts["nodes"]):
@@ -226,7 +237,10 @@ def text_of(facts: dict[str, Any]) -> str:
         f"results {show_bytes(facts['result_bytes'])}; strategy {facts['strategy']}"
     )
     if facts["live_bytes"]:
-        lines.append(f"memory over {facts['steps']} steps  {_picture(facts['live_bytes'])}  most at step {facts['peak_step']}")
+        picture = _picture(facts["live_bytes"])
+        lines.append(
+            f"memory over {facts['steps']} steps  {picture}  most at step {facts['peak_step']}"
+        )
     lines += [f"  {show_bytes(v['bytes']):>10}  {v['value']}" for v in facts["largest"]]
     return "\n".join(lines)
 
@@ -235,5 +249,8 @@ def _picture(values: list[int]) -> str:
     """Return values as a row of bars; of steps that share a bar, the largest counts."""
     columns = min(_WIDTH, len(values))
     top = max(values) or 1
-    groups = [values[i * len(values) // columns : (i + 1) * len(values) // columns] for i in range(columns)]
+    groups = [
+        values[i * len(values) // columns : (i + 1) * len(values) // columns]
+        for i in range(columns)
+    ]
     return "".join(_BARS[round(max(g) / top * (len(_BARS) - 1))] for g in groups)

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="the input as a .npy file: samples on the first axis")
     parser.add_argument("--out", metavar="FILE", help="write the result here, as .npy")
     parser.add_argument("--device", metavar="NAME", help="as ref:0")
-    parser.add_argument("--batch", type=at_least(1), metavar="N", help="batch size, where the file leaves it open")
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="N", help="batch size, where the file leaves it open"
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
@@ -41,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     port = model.inputs[0]
     array = _read(arguments.input)
     if not port.type.ndim or array.ndim != port.type.ndim or not len(array):
-        raise ShapeError(f"run: {arguments.input} has shape {array.shape}; the model takes {port.type}, at least one sample")
+        raise ShapeError(
+            f"run: {arguments.input} has shape {array.shape}; the model takes {port.type}, at least one sample"
+        )
     size = port.type.shape[0]
     if model.dynamic_batch:
         size = min(arguments.batch or size, len(array))
@@ -60,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(facts))
     else:
-        print(f"{len(array):,} samples in {seconds:.3f} s on {model.device}: {result.dtype} of shape {result.shape}")
+        print(
+            f"{len(array):,} samples in {seconds:.3f} s on {model.device}: {result.dtype} of shape {result.shape}"
+        )
     return 0
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from mge.debug import debug
 
+from ..threads import limit_threads
 from .failure import Failure
 from .fetch import EndOfStream, Fetcher, Kind, Stopped
 from .seeding import seeded
 from .shared_arrays import Packet, SharedReader, SharedWriter, read_private
-from ..threads import limit_threads
 from .worker_info import WorkerInfo, set_worker_info
 
 FUSE_SECONDS = 10.0  # how long a worker may go on with its sample after the parent has gone

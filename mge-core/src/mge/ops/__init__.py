@@ -3,4 +3,6 @@
 import importlib
 import pkgutil
 
-MODULES = [importlib.import_module(f"{__name__}.{m.name}") for m in sorted(pkgutil.iter_modules(__path__))]
+MODULES = [
+    importlib.import_module(f"{__name__}.{m.name}") for m in sorted(pkgutil.iter_modules(__path__))
+]

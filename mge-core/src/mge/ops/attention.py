@@ -15,9 +15,10 @@ from ..dtype import wide_of
 from ..errors import DTypeError, ShapeError
 from ..op import op
 from ..types import Type, abstract, broadcast
+from .broadcasting import unbroadcast
 from .comparison import greater_equal
 from .constant import iota
-from .elementwise import add, unbroadcast
+from .elementwise import add
 from .linalg import matmul
 from .logic import logical_and
 from .reduction import sum
@@ -35,7 +36,9 @@ LOWEST = (
 )  # below every score, and finite in float32: its exponential is 0 beside any real score
 
 
-def _check(query: Type, key: Type, value: Type, mask: Type | None) -> tuple[int, ...]:
+def _check(
+    query: Tensor | Type, key: Tensor | Type, value: Tensor | Type, mask: Tensor | Type | None
+) -> tuple[int, ...]:
     """Return the batch shape; raise an error where the inputs do not fit."""
     if not query.dtype.is_float or key.dtype != query.dtype or value.dtype != query.dtype:
         raise DTypeError(

@@ -26,7 +26,11 @@ PRIVATE = ("softmax_cross_entropy", "softmax_cross_entropy_grad", "pick_class")
 
 
 def check_labels(
-    pred: Type, label: Type, axis: int, label_smooth: float = 0.0, where: str = "cross_entropy"
+    pred: Tensor | Type,
+    label: Tensor | Type,
+    axis: int,
+    label_smooth: float = 0.0,
+    where: str = "cross_entropy",
 ) -> int:
     """Return the axis of the classes counted from the front; raise an error where the inputs do not fit."""
     if not pred.dtype.is_float:

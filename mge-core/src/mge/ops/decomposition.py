@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 
-def _refuse_others(inp: Type, where_: str) -> None:
+def _refuse_others(inp: Tensor | Type, where_: str) -> None:
     if not inp.dtype.is_float:
         raise DTypeError(
             f"{where_}: inp is {inp.dtype}; it must be a float tensor", hint="inp.astype('float32')"

@@ -33,7 +33,7 @@ POISSON_TERMS = (
 TINY = 1e-30
 
 
-def _check(name: str, state: Type, parameter: Type) -> Type:
+def _check(name: str, state: Tensor | Type, parameter: Tensor | Type) -> Type:
     check_state(state, name)
     if not parameter.dtype.is_float:
         raise DTypeError(f"{name}: the parameter is {parameter.dtype}; it must be a float tensor")

@@ -15,8 +15,9 @@ from ..dtype import uint32, wide_of
 from ..errors import ArgumentError, DTypeError, user_place
 from ..op import op
 from ..types import abstract
+from .generators import default_state, draw
 from .philox import philox_words
-from .random import check_state, default_state, draw, random_bits
+from .random import check_state, random_bits
 
 if TYPE_CHECKING:
     from ..tensor import Tensor

@@ -101,8 +101,9 @@ def parse(equation: str, shapes: tuple[Shape, ...]) -> tuple[list[str], str, dic
         raise ArgumentError(
             f"einsum: equation {equation!r} names {len(terms)} tensors; {len(shapes)} were given"
         )
-    matches = [_TERM.fullmatch(term) for term in [*terms, output]]
-    if not all(matches):
+    texts = [*terms, output]
+    matches = [match for text in texts if (match := _TERM.fullmatch(text))]
+    if len(matches) < len(texts):
         raise ArgumentError(
             f"einsum: equation {equation!r} is malformed; a term has letters and at most one ..., as in 'b...i,ij'"
         )

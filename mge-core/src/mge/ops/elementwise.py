@@ -12,9 +12,7 @@ import numpy as np
 
 from ..op import op
 from ..types import abstract, broadcast
-from .broadcasting import divisions, pairs, refuse_bool, singles
-from .broadcasting import unbroadcast as unbroadcast
-from .power import power as power
+from .broadcasting import divisions, pairs, refuse_bool, singles, unbroadcast
 
 if TYPE_CHECKING:
     from ..tensor import Tensor

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 PRIVATE = ("lstm_gates", "lstm_gates_grad", "gru_gates", "gru_gates_grad")
 
 
-def _check(where: str, gates: dict[str, Type], states: dict[str, Type], count: int) -> None:
+def _check(
+    where: str, gates: dict[str, Tensor | Type], states: dict[str, Tensor | Type], count: int
+) -> None:
     """Raise an error where gates are not (..., count * h) beside states (..., h), all of one float dtype."""
     state = next(iter(states.values()))
     if not state.dtype.is_float:

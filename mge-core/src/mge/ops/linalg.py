@@ -15,7 +15,7 @@ from ..dtype import sum_of
 from ..errors import ArgumentError, ShapeError, user_place
 from ..op import op
 from ..types import Shape, abstract, broadcast, normal_axis
-from .elementwise import refuse_bool, unbroadcast
+from .broadcasting import refuse_bool, unbroadcast
 from .reduction import sum
 from .shape import broadcast_to, reshape
 

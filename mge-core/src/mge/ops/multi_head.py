@@ -167,7 +167,11 @@ def multi_head_attention(
     drop = attn_drop if training else 0.0
     found = None
     if drop or need_weights:
-        y, found = attention_with_weights(*heads, mask, drop, False, None)
+        y, weights = attention_with_weights(heads[0], heads[1], heads[2], mask, drop, False, None)
+        if need_weights and average_attn_weights:
+            found = mean(weights, axis=1)
+        elif need_weights:
+            found = reshape(weights, (-1, *weights.shape[2:]))
     else:
         y = attention(*heads) if mask is None else attention(*heads, mask)
     y = reshape(transpose(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], -1))
@@ -178,17 +182,10 @@ def multi_head_attention(
         y = dropout(y, out_drop)
     if reslink:
         y = y + source
-    if need_weights:
-        found = (
-            mean(found, axis=1) if average_attn_weights else reshape(found, (-1, *found.shape[2:]))
-        )
-    else:
-        found = None
     if not batched:
         y = reshape(y, y.shape[1:])
-        found = (
-            reshape(found, found.shape[1:]) if found is not None and average_attn_weights else found
-        )
+        if found is not None and average_attn_weights:
+            found = reshape(found, found.shape[1:])
     return y, found
 
 
@@ -221,7 +218,7 @@ def _projections(
             f"weights and biases of shapes {parts} need {total}"
         ).add_place(user_place())
     cut, start = [], 0
-    flat = None if packed is None else reshape(packed, (packed.size,))
+    flat: Any = None if packed is None else reshape(packed, (packed.size,))
     for part in parts:
         size = math.prod(part)
         cut.append(reshape(slice_along(flat, 0, start, start + size), part))
@@ -303,7 +300,7 @@ def _merged_mask(
     numbers = [cast(m, dtype=query.dtype) for m in masks if not m.dtype.is_bool]
     if not seen and not numbers:
         return None
-    both = seen[0] if seen else None
+    both: Any = seen[0] if seen else None
     for other in seen[1:]:
         both = logical_and(both, other)
     if not numbers:

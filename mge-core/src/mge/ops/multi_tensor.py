@@ -7,7 +7,7 @@ blocks that updates use too. After ``reduction``; before ``update_layout``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def wide_block(block: np.ndarray) -> np.ndarray:
     return block.astype(np.float32) if block.dtype.itemsize == 2 else block
 
 
-def _check_floats(name: str, inps: tuple[Type, ...]) -> None:
+def _check_floats(name: str, inps: Sequence[Tensor | Type]) -> None:
     for i, type_ in enumerate(inps):
         if not type_.dtype.is_float:
             raise DTypeError(f"{name}: tensor {i} is {type_.dtype}; all must be float tensors")
@@ -236,7 +236,8 @@ def scale_all(*inps: Tensor) -> tuple[Tensor, ...]:
             f"scale_all: {len(inps)} tensors were given, the last of shape {inps[-1].shape if inps else None}; "
             "they must be 1 or more, then a factor of shape ()"
         )
-    return tuple(abstract(i.shape, i.dtype) for i in inps[:-1])
+    types: list[Any] = [abstract(i.shape, i.dtype) for i in inps[:-1]]
+    return tuple(types)
 
 
 scale_all.pairs = lambda sig: [(i, i) for i in range(len(sig.types))]

@@ -1,19 +1,16 @@
-"""Random numbers as functions of a generator's state, and the handles that hold such states.
+"""Random numbers as functions of a generator's state.
 
 In: a state, the tensor (seed, counter). Out: the ops ``random_bits``, ``advance``, ``uniform``, ``normal``,
-``permutation``; ``draw`` and the default generators. After ``philox``; before ``tensor``.
+``permutation``. After ``philox``; before ``generators``.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import op as op_module
 from ..dtype import DType, bfloat16, float16, float32, float64, int32, uint32, uint64, wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
@@ -21,7 +18,6 @@ from ..types import Type, abstract
 from .philox import philox_words
 
 if TYPE_CHECKING:
-    from ..device import Device
     from ..tensor import Tensor
 
 PRIVATE = ("random_bits", "advance", "uniform", "normal", "permutation")
@@ -31,7 +27,7 @@ UNIFORM_BITS = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
 TWO_PI = 2 * math.pi
 
 
-def check_state(state: Type, where: str) -> None:
+def check_state(state: Tensor | Type, where: str) -> None:
     """Raise an error where the first input of a random op is no generator state."""
     if state.dtype != uint64:
         raise DTypeError(f"{where}: state is {state.dtype}; it must be uint64 (seed, counter)")
@@ -41,7 +37,7 @@ def check_state(state: Type, where: str) -> None:
         )
 
 
-def check_draw(state: Type, shape: tuple[int, ...], dtype: DType, where: str) -> Type:
+def check_draw(state: Tensor | Type, shape: tuple[int, ...], dtype: DType, where: str) -> Type:
     """Return the type of a draw; raise an error where state, shape or dtype are wrong."""
     check_state(state, where)
     if any(n < 0 for n in shape):
@@ -464,59 +460,3 @@ def _(rng):
     yield (np.array([3, 1], np.uint64),), {"n": 20}
     yield (np.array([3, 0], np.uint64),), {"n": 1}
     yield (np.array([3, 0], np.uint64),), {"n": 0}
-
-
-# Generators: handles on states. A handle is an ordinary tensor, which each draw rebinds.
-
-_lock = threading.RLock()
-_default_states: dict[Device, Tensor] = {}
-_seed: list[int] = []  # what set_seed() was given last
-
-
-def make_state(seed: int | None, device: Device) -> Tensor:
-    """Return a new state with counter 0; without a seed, one from the system's entropy."""
-    if seed is None:
-        seed = int.from_bytes(os.urandom(8), "little")
-    made = np.array([seed % 2**64, 0], np.uint64)
-    return op_module.tensor_class(made, dtype=uint64, device=device)
-
-
-def draw(handle: Tensor, count: int) -> Tensor:
-    """Take ``count`` words from a generator: return its state, and advance its handle.
-
-    Parameters
-    ----------
-    handle : (2,) uint64
-        Rebound to the advanced state.
-    count : int
-
-    Returns
-    -------
-    (2,) uint64
-        The state before, for one call of a random op.
-    """
-    with _lock:  # two threads never get the same words
-        after = advance(handle, count=count)
-        before = op_module.tensor_class.from_node(handle._node)
-        handle._assign(after)
-    return before
-
-
-def default_state(device: Device | None = None) -> Tensor:
-    """Return the handle of a device's default generator, which is made on first use."""
-    device = device or op_module.default_device()
-    with _lock:
-        found = _default_states.get(device)
-        if found is None:
-            found = _default_states[device] = make_state(_seed[0] if _seed else None, device)
-        return found
-
-
-def set_seed(seed: int) -> None:
-    """Restart the default generator of every device, now and later, from one seed."""
-    if not isinstance(seed, (int, np.integer)):
-        raise ArgumentError(f"seed: {seed!r} is a {type(seed).__name__}; a seed is an integer")
-    with _lock:
-        _seed[:] = [int(seed)]
-        for device, handle in _default_states.items():
-            handle._assign(make_state(int(seed), device))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -118,7 +118,7 @@ def _ones(n: int, dtype: np.dtype) -> np.ndarray:
 
 
 def add_along(
-    x: np.ndarray, axis: Axis, out: np.ndarray | None = None, keepdims: bool = False
+    x: np.ndarray, axis: Axis, out: Any = None, keepdims: bool = False
 ) -> np.ndarray:
     """Return the sum of floats over ``axis``: float32, or float64 for float64.
 

@@ -257,7 +257,7 @@ def _(inp, *, shape):
 
 @broadcast_to.gradient
 def _(dy, y, inp, *, shape):
-    from .elementwise import unbroadcast
+    from .broadcasting import unbroadcast
 
     return (unbroadcast(dy, inp),)
 

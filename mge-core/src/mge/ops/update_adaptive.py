@@ -352,7 +352,7 @@ def _(*inps, out=None, **attrs):
             adapts = (attrs["always_adapt"] or decay > 0) and norms[0] > 0 and norms[1] > 0
             ratio = norms[0] / norms[1] if adapts else kind(1)
             for k, new in enumerate((p - d * (ratio * kind(lr)), m, v)):
-                np.copyto(out[k * layout.count + i], new, casting="same_kind")
+                np.copyto(out[k * layout.parameters + i], new, casting="same_kind")
     for new, count in zip(out[len(out) - layout.steps :], counts):
         new[...] = count
     return out

@@ -37,31 +37,35 @@ class Layout(NamedTuple):
         The kinds of state, one tensor for each parameter.
     scalars : tuple of str
         The hyper-parameters that are inputs.
-    count, steps : int
+    parameters, steps : int
+        How many of each there are.
     has_found_inf : bool
     """
 
     name: str
     states: tuple[str, ...]
     scalars: tuple[str, ...]
-    count: int
+    parameters: int
     steps: int
     has_found_inf: bool
 
     @property
     def rows(self) -> int:
-        """How many groups of ``count`` inputs there are."""
+        """How many groups of ``parameters`` inputs there are."""
         return 2 + len(self.states)
 
     @property
     def total(self) -> int:
         """How many inputs there are."""
-        return self.rows * self.count + self.steps + len(self.scalars) + self.has_found_inf
+        return self.rows * self.parameters + self.steps + len(self.scalars) + self.has_found_inf
 
     def split(self, inps: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], Any]:
         """Return (for each parameter (param, grad, *state)), counters, hyper-parameters, found_inf or None."""
-        each = [[inps[k * self.count + i] for k in range(self.rows)] for i in range(self.count)]
-        start = self.rows * self.count
+        each = [
+            [inps[k * self.parameters + i] for k in range(self.rows)]
+            for i in range(self.parameters)
+        ]
+        start = self.rows * self.parameters
         steps = list(inps[start : start + self.steps])
         start += self.steps
         return (
@@ -73,25 +77,28 @@ class Layout(NamedTuple):
 
     def old(self, inps: Sequence[Any]) -> list[Any]:
         """Return the inputs that the outputs replace, in the order of the outputs."""
-        states = inps[2 * self.count : self.rows * self.count + self.steps]
-        return [*inps[: self.count], *states]
+        states = inps[2 * self.parameters : self.rows * self.parameters + self.steps]
+        return [*inps[: self.parameters], *states]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return (input, output) positions: the output may be written over the input's buffer."""
-        kept = [*range(self.count), *range(2 * self.count, self.rows * self.count + self.steps)]
+        kept = [
+            *range(self.parameters),
+            *range(2 * self.parameters, self.rows * self.parameters + self.steps),
+        ]
         return [(i, o) for o, i in enumerate(kept)]
 
-    def check(self, inps: Sequence[Type]) -> tuple[Type, ...]:
+    def check(self, inps: Sequence[Tensor | Type]) -> tuple[Tensor | Type, ...]:
         """Return the types of the outputs; raise an error where the inputs do not fit."""
-        if self.count < 1 or self.steps not in (0, 1, self.count):
+        if self.parameters < 1 or self.steps not in (0, 1, self.parameters):
             raise ArgumentError(
-                f"{self.name}: count is {self.count} and steps is {self.steps}; "
+                f"{self.name}: count is {self.parameters} and steps is {self.steps}; "
                 "there must be 1 parameter or more, and 1 counter or one for each"
             )
         if len(inps) != self.total:
             order = ("params", "grads", *self.states, "steps", *self.scalars, "found_inf")
             raise ArgumentError(
-                f"{self.name}: {len(inps)} inputs were given; {self.count} parameters need {self.total}: "
+                f"{self.name}: {len(inps)} inputs were given; {self.parameters} parameters need {self.total}: "
                 f"{', '.join(order if self.has_found_inf else order[:-1])}"
             )
         each, steps, scalars, found_inf = self.split(inps)
@@ -151,7 +158,7 @@ def run(
             kind = np.float64 if row[0].dtype == np.float64 else np.float32
             t = counts[i] if len(counts) > 1 else counts[0]
             numbers = hyper(kind, t, *values)
-            targets = [out[k * layout.count + i] for k in range(1 + len(layout.states))]
+            targets = [out[k * layout.parameters + i] for k in range(1 + len(layout.states))]
             if all(a.dtype == kind for a in row):
                 for parts in blocks(*row, *targets):
                     size = parts[0].size
@@ -223,7 +230,7 @@ def draw_sample(
     rng: np.random.Generator, layout: Layout, scalars: Sequence[float], found_inf: bool = False
 ) -> tuple:
     """Return the inputs of a sample: parameters of a few shapes, the state positive."""
-    shapes = [(3,), (2, 2), (), (0, 2)][: layout.count]
+    shapes = [(3,), (2, 2), (), (0, 2)][: layout.parameters]
     inputs = [rng.normal(size=s) for _ in range(2) for s in shapes]
     inputs += [rng.uniform(0.5, 1.5, size=s) for _ in layout.states for s in shapes]
     inputs += [np.array(3, np.int32)] * layout.steps

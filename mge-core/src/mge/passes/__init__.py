@@ -6,10 +6,13 @@ After ``refdevice``; before ``schedule``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..debug import debug
+from ..discovery import first_line
+from ..errors import InternalError, PluginContractError
 from ..graph import Graph
+from ..registry import call_hooks
 from .inline import inline_calls
 from .lower import lower
 from .place import place
@@ -44,4 +47,36 @@ def optimise(graph: Graph, watch: Callable[[str, Graph], None] | None = None) ->
             debug.log(3, f"after {name}:\n{graph}")
         if watch is not None:
             watch(name, graph)
+    for name, function in list(_offered(graph)):
+        graph = _run_offered(name, function, graph)
+        if watch is not None:
+            watch(name, graph)
     return graph
+
+
+def _offered(graph: Graph) -> Iterator[tuple[str, Callable[[Graph], Graph]]]:
+    """Yield the passes that devices of a graph, and plugins, have for it."""
+    for device in sorted({n.sig.device for n in graph.nodes}, key=str):
+        level = 0 if debug.deterministic or device.type == "ref" else 1
+        for name, function in getattr(device.backend, "passes", tuple)():
+            yield f"{device.type}:{name}", function
+        for plugin, passes in call_hooks("mge_graph_passes", device=device, level=level):
+            for name, function in passes:
+                yield f"{plugin.name}:{name}", function
+
+
+def _run_offered(name: str, function: Callable[[Graph], Graph], graph: Graph) -> Graph:
+    """Run a plugin's pass; one that raises is left out, with a warning line."""
+    try:
+        made = function(graph)
+        if not isinstance(made, Graph):
+            raise TypeError(f"it gave {type(made).__name__}, and not a Graph")
+    except Exception as error:
+        debug.once(f'pass "{name}" was left out: {type(error).__name__}: {first_line(error)}')
+        return graph
+    if debug.check:
+        try:
+            verify(made, name, graph)
+        except InternalError as error:
+            raise PluginContractError(first_line(error)) from None
+    return made

@@ -7,7 +7,8 @@ After ``simplify``; before ``place``.
 from __future__ import annotations
 
 from ..capture import lowered
-from ..graph import GET, Graph, Node
+from ..device import is_free
+from ..graph import GET, Graph, Node, Signature
 from .inline import inline_calls
 from .rewrite import rebuild, splice, with_inputs
 
@@ -18,14 +19,16 @@ def lower(graph: Graph) -> Graph:
         results: dict[Node, list[Node]] = {}
         changed = False
 
-        def visit(node: Node, inputs: tuple[Node, ...], results: dict[Node, list[Node]] = results) -> Node:
+        def visit(
+            node: Node, inputs: tuple[Node, ...], results: dict[Node, list[Node]] = results
+        ) -> Node:
             nonlocal changed
             sig = node.sig
             if sig.op is GET:
                 if node.inputs[0] in results:
                     return results[node.inputs[0]][sig.attrs[0][1]]
                 return with_inputs(node, inputs)
-            if sig.device.backend.supports(sig) is not None and (body := lowered(sig)) is not None:
+            if _helps(sig) and (body := lowered(sig)) is not None:
                 changed = True
                 outputs = splice(body, inputs, node)
                 if sig.single:
@@ -37,3 +40,15 @@ def lower(graph: Graph) -> Graph:
         graph = inline_calls(rebuild(graph, visit))
         if not changed:
             return graph
+
+
+def _helps(sig: Signature) -> bool:
+    """Whether a device refuses an op, and has a kernel for some part of its lowering."""
+    if "helps" not in sig.notes:
+        sig.notes["helps"] = False
+        body = lowered(sig) if sig.device.refusal(sig) is not None else None
+        parts = [n.sig for n in body.nodes if n.sig.op is not GET] if body is not None else []
+        sig.notes["helps"] = any(
+            _helps(s) or (s.device.refusal(s) is None and not is_free(s)) for s in parts
+        )
+    return sig.notes["helps"]

@@ -6,14 +6,13 @@ After ``lower``; before ``prologue``.
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import Any
 
 from ..debug import debug
-from ..device import as_device
-from ..errors import UnsupportedError
+from ..device import as_device, unsupported
 from ..graph import GET, Graph, Node, Signature, get_signature
 from ..op import OPS
-from .rewrite import rebuild
+from .rewrite import rebuild, with_inputs
 
 
 def place(graph: Graph) -> Graph:
@@ -24,52 +23,62 @@ def place(graph: Graph) -> Graph:
     UnsupportedError
         ``MGE_FALLBACK=error`` and a node would have to run on ``ref``.
     """
-    refused: Counter[str] = Counter()
-    copied = 0
+    ref = as_device("ref")
+    copies: dict[tuple[Node, Any], Node] = {}  # a value is copied to a device once, and never back
+
+    def moved(node: Node, device: Any) -> Node:
+        if node.sig.device is device:
+            return node
+        if (node, device) not in copies:
+            copy = OPS["copy"]
+            sig = copy.signature((node.type,), copy.normal_attrs({"device": str(device)}), device)
+            made = copies[node, device] = Node(sig, (node,), sig.type, None, node.code, node.offset)
+            copies[made, node.sig.device] = node
+        return copies[node, device]
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        nonlocal copied
         sig = node.sig
         if sig.op is GET:
-            parent = inputs[0]
-            made = get_signature(parent.sig, sig.attrs[0][1])
-            return _back(Node(made, (parent,), made.type, None, node.code, node.offset), sig.device)
-        reason = sig.device.backend.supports(sig)
+            part = get_signature(inputs[0].sig, sig.attrs[0][1])
+            made = Node(part, inputs, part.type, None, node.code, node.offset)
+            return moved(made, sig.device)
+        reason = sig.device.refusal(sig)
         if reason is None:
-            if inputs == node.inputs:
-                return node
-            return Node(sig, inputs, node.type, None, node.code, node.offset)
+            return with_inputs(node, inputs)
         if debug.fallback == "error":
-            raise UnsupportedError(
-                f"{sig.op.name}: no kernel on {sig.device} for {sig!r}, and MGE_FALLBACK is error\n  refused: {reason}",
-                hint='MGE_FALLBACK=allow, or device "ref"',
-            ).add_place(node.place)
-        refused[sig.op.name] += 1
-        copied += sum(i.type.nbytes for i in inputs) + sig.nbytes
-        there = _on_ref(node, inputs)
-        return there if not sig.single else _back(there, sig.device)
+            raise unsupported(sig, reason).add_place(node.place)
+        there = _on_ref(sig, reason, ref)
+        sources = tuple([moved(i, ref) for i in inputs])
+        made = Node(there, sources, node.type, None, node.code, node.offset)
+        return moved(made, sig.device) if sig.single else made
 
     made = rebuild(graph, visit)
-    if refused:
-        device = graph.nodes[0].sig.device
-        line = f"{sum(refused.values())}/{len(graph.nodes)} nodes fall back from {device} to ref, {copied:,} bytes copied"
-        line += f" [ops: {', '.join(sorted(refused))}]"
+    line = summary(made)
+    if line:
         debug.once(line) if debug.fallback == "warn" else debug.log(1, line)
     return made
 
 
-def _on_ref(node: Node, inputs: tuple[Node, ...]) -> Node:
-    ref = as_device("ref")
-    moved = tuple(_copied(i, ref) for i in inputs)
-    sig = Signature(node.sig.op, node.sig.input_types, node.sig.attrs, node.sig.types, ref)
-    return Node(sig, moved, node.type, None, node.code, node.offset)
+def _on_ref(sig: Signature, reason: str, ref: Any) -> Signature:
+    """Return the signature of a refused use on ``ref``; it remembers who refused it and why."""
+    found = sig.notes.get("on_ref")
+    if found is None:
+        found = Signature(sig.op, sig.input_types, sig.attrs, sig.types, ref)
+        found.notes["refused"] = (str(sig.device), reason)
+        sig.notes["on_ref"] = found
+    return found
 
 
-def _back(node: Node, device: object) -> Node:
-    return node if node.sig.device is device else _copied(node, device)
-
-
-def _copied(node: Node, device: object) -> Node:
-    op = OPS["copy"]
-    sig = op.signature((node.type,), op.normal_attrs({"device": str(device)}), device)
-    return Node(sig, (node,), sig.type, None, node.code, node.offset)
+def summary(graph: Graph) -> str:
+    """Return one line on what runs on ``ref`` because its device refused it, or nothing."""
+    placement = graph.placement()
+    refused = placement["refused"]
+    if not refused:
+        return ""
+    count, total = (sum(r["count"] for r in refused), sum(placement["nodes"].values()))
+    ops = ", ".join(f"{r['op']} x{r['count']} ({r['reason']})" for r in refused)
+    where = " and ".join(sorted({r["device"] for r in refused}))
+    return (
+        f"{count} of {total} ops ({placement['copied_bytes']:,} bytes copied a run) run on ref instead of {where}: "
+        f"{ops}. MGE_FALLBACK=allow hides this line"
+    )

@@ -37,7 +37,11 @@ def split_prologue(graph: Graph, changing: Container[int]) -> tuple[Graph | None
         elif all(i in slow or i in inside or i in constant for i in node.inputs):
             inside.add(node)
     used = {i for n in graph.nodes if n not in inside for i in n.inputs} | set(graph.outputs)
-    results = [n for n in graph.nodes if n in inside and n in used and n.sig.single and not _is_view_of_leaf(n, slow)]
+    results = [
+        n
+        for n in graph.nodes
+        if n in inside and n in used and n.sig.single and not _is_view_of_leaf(n, slow)
+    ]
     if not results:
         return None, [], graph
     whole = collect(graph.inputs, results)

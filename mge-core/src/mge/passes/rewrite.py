@@ -56,6 +56,10 @@ def splice(graph: Graph, inputs: Sequence[Node], site: Node) -> list[Node]:
     """Return the outputs of a graph put in place of a node, whose call site its nodes take where they have none."""
     new: dict[Node, Node] = dict(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes:
-        code, offset = (node.code, node.offset) if node.code is not None else (site.code, site.offset)
-        new[node] = Node(node.sig, tuple([new[i] for i in node.inputs]), node.type, None, code, offset)
+        code, offset = (
+            (node.code, node.offset) if node.code is not None else (site.code, site.offset)
+        )
+        new[node] = Node(
+            node.sig, tuple([new[i] for i in node.inputs]), node.type, None, code, offset
+        )
     return [new[o] for o in graph.outputs]

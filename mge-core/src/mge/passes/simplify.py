@@ -15,7 +15,8 @@ from ..graph import GET, Graph, Node
 from ..op import OPS
 from .rewrite import rebuild, with_inputs
 
-FOLD_LIMIT_BYTES = 256  # a folded constant lives in the graph; larger ones are cheaper to make than to keep
+# A folded constant lives in the graph; larger ones are cheaper to make than to keep.
+FOLD_LIMIT_BYTES = 256
 
 
 def simplify(graph: Graph) -> Graph:

@@ -33,18 +33,26 @@ def verify(graph: Graph, name: str, before: Graph | None = None) -> None:
         if node.sig.op is GET:
             types = node.inputs[0].sig.types
             if types[node.sig.attrs[0][1]] is not node.type:
-                raise InternalError(f'pass "{name}" left {label} with type {node.type}; its input gives {types}')
+                raise InternalError(
+                    f'pass "{name}" left {label} with type {node.type}; its input gives {types}'
+                )
             continue
         given = tuple(x.type for x in node.inputs)
         if given != node.sig.input_types:
-            raise InternalError(f'pass "{name}" left {label} with inputs {given}; its signature is {node.sig!r}')
+            raise InternalError(
+                f'pass "{name}" left {label} with inputs {given}; its signature is {node.sig!r}'
+            )
         try:
             made = node.sig.op.rule(*given, **dict(node.sig.attrs))
         except MgeError as error:
-            raise InternalError(f'pass "{name}" left {label} that its rule refuses: {error}') from error
+            raise InternalError(
+                f'pass "{name}" left {label} that its rule refuses: {error}'
+            ) from error
         made = tuple(made) if isinstance(made, (tuple, list)) else (made,)
         if made != node.sig.types:
-            raise InternalError(f'pass "{name}" left {label} with types {node.sig.types}; its inputs give {made}')
+            raise InternalError(
+                f'pass "{name}" left {label} with types {node.sig.types}; its inputs give {made}'
+            )
     for output in graph.outputs:
         if output not in position:
             raise InternalError(f'pass "{name}" lost an output of type {output.type}')

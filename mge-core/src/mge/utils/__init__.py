@@ -1,5 +1,18 @@
-"""Tools around the framework, one file each: import the one that you need.
+"""Tools beside training: profiles, statistics of modules, exchange with other libraries.
 
-In: nothing. Out: the package ``mge.utils``.
-After ``interop``; nothing follows.
+In: modules, tensors, running programs. Out: figures and files.
+Interface layer.
 """
+
+import importlib
+from typing import Any
+
+_MODULES = ("dlpack", "module_stats", "profiler")
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,220 @@
+#include "tuning_cache.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace mge {
+namespace {
+
+const char HEADER[] = "mge-tuning 1\n";
+constexpr size_t HEADER_BYTES = sizeof HEADER - 1;
+constexpr int64_t LARGEST_FILE = 64 << 20;  // bytes: more is no cache of ours
+
+uint64_t checksum(const std::string& text, uint64_t hash = 0xcbf29ce484222325) {  // FNV-1a, 64 bits
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+  return hash;
+}
+
+std::string hex(const std::string& bytes) {
+  static const char digits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned char c : bytes) {
+    text += digits[c >> 4];
+    text += digits[c & 15];
+  }
+  return text;
+}
+
+bool unhex(const std::string& text, std::string* bytes) {
+  if (text.size() % 2) return false;
+  bytes->clear();
+  for (size_t i = 0; i < text.size(); i += 2) {
+    int byte = 0;
+    for (char c : {text[i], text[i + 1]}) {
+      int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+      if (digit < 0) return false;
+      byte = byte << 4 | digit;
+    }
+    *bytes += static_cast<char>(byte);
+  }
+  return true;
+}
+
+// "<checksum of the rest> <key, hex> <value, hex>\n"
+std::string line_of(const std::string& key, const std::string& value) {
+  std::string rest = hex(key) + " " + hex(value);
+  char sum[20];
+  snprintf(sum, sizeof sum, "%016llx ", static_cast<unsigned long long>(checksum(rest)));
+  return sum + rest + "\n";
+}
+
+bool parse(const std::string& line, std::string* key, std::string* value) {
+  size_t space = line.find(' ', 17);
+  if (line.size() < 18 || line[16] != ' ' || space == std::string::npos) return false;
+  return unhex(line.substr(17, space - 17), key) && unhex(line.substr(space + 1), value) &&
+         line_of(*key, *value) == line + "\n";
+}
+
+bool read_at(int file, int64_t at, size_t nbytes, std::string* text) {
+  text->resize(nbytes);
+  size_t done = 0;
+  while (done < nbytes) {
+    ssize_t got = pread(file, &(*text)[done], nbytes - done, at + static_cast<int64_t>(done));
+    if (got <= 0) break;
+    done += static_cast<size_t>(got);
+  }
+  text->resize(done);
+  return done == nbytes;
+}
+
+bool write_all(int file, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    ssize_t put = write(file, text.data() + done, text.size() - done);
+    if (put <= 0) return false;
+    done += static_cast<size_t>(put);
+  }
+  return true;
+}
+
+// An open file under flock, closed at the end.
+class LockedFile {
+ public:
+  LockedFile(const std::string& path, int flags, int kind) : file_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (file_ >= 0 && flock(file_, kind) != 0) {
+      close(file_);
+      file_ = -1;
+    }
+  }
+  ~LockedFile() {
+    if (file_ >= 0) close(file_);
+  }
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
+  int get() const { return file_; }
+
+ private:
+  int file_;
+};
+
+int64_t size_of(int file) {
+  struct stat status;
+  return fstat(file, &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
+}
+
+}  // namespace
+
+TuningCache& TuningCache::instance() {
+  static TuningCache* cache = new TuningCache;  // never destroyed: kernels may ask at exit
+  return *cache;
+}
+
+void TuningCache::open(const std::string& path) {
+  std::lock_guard<std::mutex> hold(lock_);
+  path_ = path;
+  is_loaded_ = false;
+  read_bytes_ = 0;
+  damaged_ = lines_ = 0;
+  entries_.clear();
+}
+
+void TuningCache::load_locked() {
+  if (is_loaded_) return;
+  is_loaded_ = true;
+  if (path_.empty()) return;
+  LockedFile file(path_, O_RDONLY, LOCK_SH);
+  if (file.get() >= 0) read_new_lines(file.get());
+}
+
+void TuningCache::read_new_lines(int file) {
+  int64_t size = size_of(file);
+  if (size < read_bytes_) read_bytes_ = 0;  // somebody replaced it
+  if (size <= read_bytes_ || size > LARGEST_FILE) return;
+  std::string text;
+  if (!read_at(file, read_bytes_, static_cast<size_t>(size - read_bytes_), &text)) return;
+  size_t at = 0;
+  if (read_bytes_ == 0) {
+    if (text.compare(0, HEADER_BYTES, HEADER) != 0) return;  // another version; put sets it aside
+    at = HEADER_BYTES;
+  }
+  std::string key, value;
+  for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    if (parse(text.substr(at, end - at), &key, &value)) {
+      entries_[key] = value;
+      ++lines_;
+    } else {
+      ++damaged_;
+    }
+  }
+  read_bytes_ += static_cast<int64_t>(at);
+}
+
+bool TuningCache::get(const std::string& key, std::string* value) {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  auto found = entries_.find(key);
+  if (found == entries_.end()) return false;
+  *value = found->second;
+  return true;
+}
+
+void TuningCache::put(const std::string& key, const std::string& value) {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  entries_[key] = value;
+  if (path_.empty()) return;
+  LockedFile file(path_, O_RDWR | O_CREAT | O_APPEND, LOCK_EX);
+  if (file.get() < 0) return;
+  std::string start;
+  int64_t size = size_of(file.get());
+  bool is_ours = read_at(file.get(), 0, HEADER_BYTES, &start) && start == HEADER && size <= LARGEST_FILE;
+  if (size > 0 && !is_ours) {  // damaged at its head, another version, or grown without end
+    if (ftruncate(file.get(), 0) != 0) return;
+    size = 0;
+  }
+  read_new_lines(file.get());  // what others added
+  entries_[key] = value;
+  std::string text = line_of(key, value);
+  if (size == 0) {
+    text.clear();
+    for (const auto& [k, v] : entries_) text += line_of(k, v);
+    text = HEADER + text;
+    read_bytes_ = 0;
+  } else if (lines_ > 64 && lines_ > 4 * entries_.size()) {  // mostly replaced values: write it anew
+    if (ftruncate(file.get(), 0) != 0) return;
+    text = HEADER;
+    for (const auto& [k, v] : entries_) text += line_of(k, v);
+    read_bytes_ = 0;
+    lines_ = 0;
+  } else {
+    std::string last;
+    if (read_at(file.get(), size - 1, 1, &last) && last != "\n") text = "\n" + text;  // after a torn line
+  }
+  write_all(file.get(), text);
+}
+
+uint64_t TuningCache::hash() {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  uint64_t hash = checksum("");
+  for (const auto& [key, value] : entries_) hash = checksum(line_of(key, value), hash);
+  return hash;
+}
+
+size_t TuningCache::size() {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  return entries_.size();
+}
+
+size_t TuningCache::damaged() {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  return damaged_;
+}
+
+}  // namespace mge
