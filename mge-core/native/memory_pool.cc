@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 
 namespace mge {
 
@@ -38,11 +39,10 @@ int MemoryPool::take(size_t nbytes, void** out, MgeError* error) {
     if (status == MGE_OK && *out == nullptr) status = mge_fail(error, MGE_FAILED, "mem_alloc gave NULL");
     if (status != MGE_OK) {
       if (status != MGE_OUT_OF_MEMORY) return status;
-      char reason[160];
-      snprintf(reason, sizeof reason, "%s", error->message);
+      std::string reason(error->message, strnlen(error->message, 200));
       snprintf(error->message, sizeof error->message,
                "%zu bytes were asked for, %" PRIu64 " are in use, and the device gives no more: %s", nbytes,
-               now_.in_use_bytes, reason);
+               now_.in_use_bytes, reason.c_str());
       return error->code = MGE_OUT_OF_MEMORY;
     }
     ++now_.allocations;

@@ -138,7 +138,7 @@ void TuningCache::read_new_lines(int file) {
   if (!read_at(file, read_bytes_, static_cast<size_t>(size - read_bytes_), &text)) return;
   size_t at = 0;
   if (read_bytes_ == 0) {
-    if (text.compare(0, HEADER_BYTES, HEADER) != 0) return;  // another version; put sets it aside
+    if (text.compare(0, HEADER_BYTES, HEADER) != 0) return;  // no file of ours; put writes it anew
     at = HEADER_BYTES;
   }
   std::string key, value;

@@ -1,7 +1,7 @@
 // The tuning cache: one file of a machine, which all processes share.
 //
 // In: keys (texts) and values (bytes). Out: the value of the last put. Lines are appended under a lock and
-// carry a checksum; a damaged or torn line is skipped, a file of another version is set aside.
+// carry a checksum; a damaged or torn line is skipped, and a file that does not begin as one of ours is written anew.
 #ifndef MGE_NATIVE_TUNING_CACHE_HPP
 #define MGE_NATIVE_TUNING_CACHE_HPP
 

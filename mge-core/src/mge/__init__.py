@@ -41,7 +41,7 @@ from .errors import (
     TraceError,
     UnsupportedError,
 )
-from .graph import eager
+from .mode import eager
 from .interop import from_dlpack
 from .memory import memory
 from .modelfile import load_model
@@ -64,8 +64,6 @@ _PLUGIN_MODULES = {
 }
 
 __all__ = [
-    *_DTYPES,
-    *_MODULES,
     "ArgumentError", "DTypeError", "DeviceError", "FileFormatError", "InternalError", "MgeError", "OutOfMemory",
     "Parameter", "PluginContractError", "PluginError", "PluginIncompatible", "PluginNotInstalled",
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
@@ -73,6 +71,7 @@ __all__ = [
     "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available", "load", "load_model", "memory",
     "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
 ]  # fmt: skip
+__all__.extend([*_DTYPES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:

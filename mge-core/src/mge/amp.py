@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from . import functional as F
 from .dtype import DType, as_dtype, float16, float32
 from .errors import ArgumentError, DTypeError
-from .graph import MODE, Mode, Node
+from .graph import Node
+from .mode import MODE, Mode
 from .op import OPS, Op
 from .ops.multi_tensor import all_finite, scale_all
 from .tensor import Tensor

@@ -1,20 +1,25 @@
-"""The arguments of a call: which are inputs, which are attributes, and the one stored form of each attribute.
+"""The arguments of a call: which are inputs, which are attributes, and the one stored form of each.
 
-In: the signature of a shape rule, the arguments of a call. Out: inputs, and attributes in the signature's order.
+In: the signature of a shape rule, the arguments of a call. Out: inputs and the types that they are cast to, and
+attributes in the signature's order.
 After ``graph``; before ``op``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .dtype import as_dtype
+from .dtype import as_dtype, float_of, promote
 from .errors import ArgumentError
 from .graph import Graph
+from .types import Type
+
+if TYPE_CHECKING:
+    from .op import Op
 
 
 class Arguments:
@@ -135,3 +140,23 @@ class Arguments:
     def error(self, what: str) -> ArgumentError:
         """Return the error for a call that does not fit the signature."""
         return ArgumentError(f"{self.name}: {what}", hint=f"{self.name}{self.signature}")
+
+
+def promoted_types(op: Op, types: Sequence[Any]) -> tuple[Type, ...]:
+    """Return the types that the op's inputs take: numbers become 0-d Types, and promoted inputs share a dtype."""
+    chosen = range(len(types)) if op.promoted is None else op.promoted
+    if op.promotes is None or not types:
+        if all(isinstance(t, Type) for t in types):
+            return tuple(types)
+        strong = [t.dtype for t in types if isinstance(t, Type)]
+        return tuple(t if isinstance(t, Type) else Type((), promote(*strong, t)) for t in types)
+    dtype = promote(*(types[i].dtype if isinstance(types[i], Type) else types[i] for i in chosen if i < len(types)))
+    if op.promotes == "float":
+        dtype = float_of(dtype)
+    result = list(types)
+    for i, type_ in enumerate(types):
+        if i in chosen:
+            result[i] = Type(type_.shape if isinstance(type_, Type) else (), dtype)
+        elif not isinstance(type_, Type):
+            result[i] = Type((), promote(type_))
+    return tuple(result)

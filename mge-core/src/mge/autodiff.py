@@ -14,7 +14,8 @@ from . import graph
 from .capture import capture
 from .errors import ArgumentError, DTypeError, TraceError, user_place
 from .grad import ACTIVE, Tape, gradient_nodes, gradients
-from .graph import MANAGERS, MODE, Node
+from .graph import Node
+from .mode import MANAGERS, MODE
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor
@@ -136,11 +137,6 @@ class GradManager:
         DTypeError, ShapeError
             ``y`` is not of a float dtype, or ``dy`` does not fit it.
         """
-        if self._tape is None:
-            raise TraceError(
-                "GradManager: backward was called while the manager is not recording; nothing is known about y",
-                hint="compute y and call backward inside `with gm:`",
-            ).add_place(user_place())
         try:
             self._backward(y, dy)
         finally:
@@ -148,6 +144,11 @@ class GradManager:
         _end_backward([self])
 
     def _backward(self, y: Any, dy: Any) -> None:
+        if self._tape is None:
+            raise TraceError(
+                "GradManager: backward was called while the manager is not recording; nothing is known about y",
+                hint="compute y and call backward inside `with gm:`",
+            ).add_place(user_place())
         ys = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
         dys = [None] * len(ys) if dy is None else [dy] if isinstance(dy, Tensor) else list(dy)
         _check(ys, dys)

@@ -13,7 +13,8 @@ from typing import Any
 from . import op as op_module
 from .dtype import float32, float64, int32, int64
 from .errors import TraceError, user_place
-from .graph import GET, MODE, Graph, Node, Recording, Signature, changed, make_leaf
+from .graph import GET, Graph, Node, Recording, Signature, make_leaf
+from .mode import MODE, changed
 from .op import record_nodes
 
 
@@ -121,8 +122,8 @@ class TracedNumber:
         raise NumberRead(self.position)
 
     __array__ = __round__ = __abs__ = __divmod__ = __rdivmod__ = _read
-    __float__ = __int__ = __index__ = __bool__ = __str__ = __hash__ = __format__ = _read  # type: ignore[assignment]
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _read  # type: ignore[assignment]
+    __float__ = __int__ = __index__ = __bool__ = __str__ = __hash__ = __format__ = _read
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _read
     __pow__ = __rpow__ = _read
 
     def _with(self, name: str, other: Any, swap: bool = False) -> Any:

@@ -10,9 +10,13 @@ import sys
 import types
 
 from .debug import debug
-from .graph import MODE, Mode
+from .mode import MODE, Mode
 
 __all__ = ["async_level", "benchmark_kernel", "deterministic_kernel"]
+
+async_level: int
+benchmark_kernel: bool
+deterministic_kernel: bool
 
 
 class _Config(types.ModuleType):

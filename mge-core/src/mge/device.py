@@ -17,8 +17,16 @@ from . import op as op_module
 from . import registry
 from .debug import debug
 from .discovery import first_line
-from .errors import ArgumentError, DeviceError, OutOfMemory, PluginContractError, PluginError, UnsupportedError
-from .graph import MODE, Graph, Signature
+from .errors import (
+    ArgumentError,
+    DeviceError,
+    OutOfMemory,
+    PluginContractError,
+    PluginError,
+    UnsupportedError,
+)
+from .graph import Graph, Signature
+from .mode import MODE
 from .types import Type
 
 ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register

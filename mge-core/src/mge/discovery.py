@@ -117,5 +117,7 @@ def normal_name(package: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text that says something."""
-    text = str(error.args[0]) if error.args and hasattr(error, "hint") else str(error)  # without hint and place
+    text = (
+        str(error.args[0]) if error.args and hasattr(error, "hint") else str(error)
+    )  # without hint and place
     return next((line.strip() for line in text.splitlines() if line.strip()), "no text")

@@ -1,4 +1,4 @@
-"""MegEngine's ``dtr``: the memory strategy that drops values and computes them again.
+"""MegEngine's ``dtr``: the strategy that drops values and computes them again.
 
 In: ``enable()``. Out: the strategy ``"dtr"`` of the plugin mge-sublinear, for the process.
 After ``memory``; before nothing.

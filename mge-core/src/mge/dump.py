@@ -475,4 +475,4 @@ def _plain(value: Any, name: str, where: str, leaf: Any = lambda leaf: NotImplem
         ) from None
 
 
-trace.dump = dump  # type: ignore[attr-defined]
+trace.dump = dump

@@ -6,6 +6,7 @@ First file of the kernel: it imports nothing; every other file may import it.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import CodeType, FrameType, TracebackType
 
@@ -124,6 +125,7 @@ def is_internal(code: CodeType) -> bool:
     if known is None:
         name = code.co_filename
         known = name.startswith(_PACKAGE_FOLDER) and "/mge/testing/" not in name or name.startswith("<mge")
+        known = known or name == contextlib.__file__  # between a context manager of mge and the user's ``with``
         _INTERNAL_CODE[code] = known
     return known
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from .debug import debug
-from .device import ALIGNMENT, Buffer, aligned_bytes
-from .errors import InternalError, MgeError
+from .device import ALIGNMENT, BACKENDS, Buffer, aligned_bytes
+from .errors import InternalError, MgeError, user_place
 from .graph import Node, Signature
 from .plan import Plan
 from .types import Type
@@ -141,12 +141,22 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
                     kernel(inputs, outputs, stream)
         except BaseException as error:
             number = bound.reached if watched else next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
-            if isinstance(error, MgeError):
-                error.add_place(plan.steps[number].slot.node.place)
+            if isinstance(error, Exception) and plan.steps:
+                located(error, plan.steps[number].slot.node)
             raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
     return [_output(plan, v, buffers, results) for v in plan.outputs]
+
+
+def located(error: Exception, node: Node) -> Exception:
+    """Add to an error where the failing call was recorded, and where its value was read."""
+    if isinstance(error, MgeError):
+        place, read = node.place, user_place()
+        error.add_place(f"{place}, read at {read}" if place and read and read != place else place)
+    elif node.place:
+        error.add_note(f"  at: {node.place}")
+    return error
 
 
 def _typed(block: np.ndarray, type_: Type) -> np.ndarray:
@@ -180,6 +190,7 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
         guards = _guards(plan, number, bound.arena) if plan.guard_bytes else []
         for _, guard in guards:
             guard[:] = GUARD
+        given = [np.copy(a) for a in inputs] if debug.check >= 2 else inputs  # it may write over them
         start = time.perf_counter_ns()
         kernel(inputs, outputs, stream)
         end = time.perf_counter_ns()
@@ -192,7 +203,7 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
             if (guard != GUARD).any():
                 raise InternalError(f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}")
         if debug.check >= 2:
-            _check_step(plan, number, inputs, outputs)
+            _check_step(plan, number, given, outputs)
 
 
 def _guards(plan: Plan, number: int, arena: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -206,19 +217,25 @@ def _guards(plan: Plan, number: int, arena: np.ndarray) -> list[tuple[str, np.nd
     return found
 
 
+def _has_nan(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())
+
+
 def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
     """Compare a step with ``ref``, and stop at the first NaN that its inputs do not hold."""
     node = plan.steps[number].slot.node
     sig = node.sig
     if debug.check >= 3:
         for array in outputs:
-            if array is not None and array.dtype.kind == "f" and np.isnan(array).any():
-                if not any(a.dtype.kind == "f" and np.isnan(a).any() for a in inputs):
-                    error = InternalError(f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one")
-                    error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
-                    raise error
+            if array is not None and _has_nan(array) and not any(map(_has_nan, inputs)):
+                error = InternalError(
+                    f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one"
+                )
+                error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
+                raise error
     if sig.device.type != "ref" and sig.op.is_pure and sig.op._reference is not None:
-        wanted = sig.op._reference(*inputs, **dict(sig.attrs))
-        for made, right in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,)):
+        wanted = [np.empty(t.shape, t.dtype.dtype) for t in sig.types]
+        BACKENDS["ref"].kernel(0, sig)(inputs, wanted, None)
+        for made, right in zip(outputs, wanted):
             if made is not None and not np.allclose(made, right, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise InternalError(f"step {number} ({sig.op.name}, {node.place}) on {sig.device} differs from ref")

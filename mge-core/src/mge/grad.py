@@ -99,7 +99,7 @@ ACTIVE: list[Tape] = []  # of all threads: what is computed meanwhile keeps the 
 
 
 def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | None = None) -> list[Tensor | None]:
-    """Return the gradient of the sum of ``dys * ys`` by each of ``xs``; None where there is no dependence.
+    """Return the gradient of the sum of ``dys * ys`` by each of ``xs``.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | N
     Returns
     -------
     list of tensor or None
-        Of the shapes and dtypes of ``xs``. A value that was computed while no ``GradManager`` was active is a
+        Of the shapes and dtypes of ``xs``; None where there is no dependence. A value that was computed while no ``GradManager`` was active is a
         constant, so in eager mode this function works inside a manager only.
 
     Raises
@@ -311,7 +311,7 @@ def _reverse(
     several: dict[Node, list[Tensor | None]] = {}
     for node in reversed(list(order)):
         if node.sig.op is GET:
-            dy = cotangents.pop(node, None)
+            dy: Any = cotangents.pop(node, None)
             if dy is not None:
                 if node in targets:
                     finals[node] = dy

@@ -1,7 +1,7 @@
 """The graph: nodes, recordings (graphs that still grow), graphs, and their text form.
 
 In: ops with types and inputs. Out: ``Node``, ``Recording``, ``Graph``; a graph prints to text and parses from it.
-After ``types``; before ``op``.
+After ``types`` and ``mode``; before ``op``.
 
 A node with several outputs is read through ``get`` nodes, one for each output, so an edge is always a node.
 """
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .debug import debug
 from .errors import InternalError, TraceError, line_of, user_place
+from .mode import MODE
 from .types import NOTHING, Type
 
 if TYPE_CHECKING:
@@ -268,7 +266,7 @@ class Graph:
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self._key: tuple | None = None
         self._hash: int | None = None
-        self.notes: dict[str, Any] = {}
+        self.notes: dict[Any, Any] = {}
 
     @property
     def key(self) -> tuple:
@@ -331,6 +329,7 @@ class _Leaf:
 
     name = "input"
     is_leaf = True
+    aliases = False
 
 
 LEAF: Any = _Leaf()
@@ -393,64 +392,7 @@ class Number:
         return np.array(self.value, self.dtype)
 
 
-# Where calls are recorded: the mode of this context, and the pending graph of this thread.
-
-
-class Mode:
-    """What changes how a call is recorded. Immutable; ``with changed(...)`` installs another one.
-
-    Attributes
-    ----------
-    recording : Recording or None
-        Where nodes go; None means the thread's pending graph.
-    eager : bool
-    cast : callable or None
-        Autocast: ``cast(op, nodes) -> nodes``.
-    memory : tuple (strategy, options) or None
-    device : Device or None
-        Default device of new tensors.
-    plain : bool
-        No ``eager`` and no ``cast``: the fast path applies.
-    """
-
-    __slots__ = ("cast", "device", "eager", "memory", "plain", "recording")
-
-    def __init__(
-        self, recording: Any = None, eager: bool = False, cast: Any = None, memory: Any = None, device: Any = None
-    ) -> None:
-        self.recording, self.eager, self.cast = recording, eager, cast
-        self.memory, self.device = memory, device
-        self.plain = not eager and cast is None
-
-
-MODE: ContextVar[Mode] = ContextVar("mge_mode", default=Mode(eager=debug.eager))
-
-MANAGERS: ContextVar[tuple[Any, ...]] = ContextVar("mge_managers", default=())  # the active GradManagers
-
-
-@contextmanager
-def changed(**fields: Any) -> Iterator[None]:
-    """Run a block under a mode that differs in ``fields`` from the current one."""
-    now = MODE.get()
-    values = {name: getattr(now, name) for name in Mode.__slots__ if name != "plain"}
-    token = MODE.set(Mode(**(values | fields)))
-    try:
-        yield
-    finally:
-        MODE.reset(token)
-
-
-@contextmanager
-def eager(enabled: bool = True) -> Iterator[None]:
-    """Compute each call at once inside the block, for debugging.
-
-    Parameters
-    ----------
-    enabled : bool
-        False records as usual inside an eager block.
-    """
-    with changed(eager=enabled):
-        yield
+# The pending graph of each thread.
 
 
 class _Local(threading.local):

@@ -14,7 +14,8 @@ import numpy as np
 from .device import ALIGNMENT, Buffer, as_device
 from .dtype import DTYPES, as_dtype, bfloat16
 from .errors import ArgumentError, DeviceError, DTypeError, MgeError, user_place
-from .graph import MODE, Node, leaf_signature
+from .graph import Node, leaf_signature
+from .mode import MODE
 from .op import default_device
 from .tensor import Tensor
 from .types import Type

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from .errors import TraceError
-from .graph import MODE, changed
+from .mode import MODE, changed
 from .trace import trace
 
 __all__ = ["DTRConfig", "GraphOptimizationConfig", "SublinearMemoryConfig", "TraceError", "exclude_from_trace", "trace"]

@@ -16,7 +16,7 @@ import numpy as np
 from .debug import debug
 from .discovery import first_line
 from .errors import InternalError, OutOfMemory, PluginContractError
-from .graph import MODE, changed
+from .mode import MODE, changed
 from .registry import load
 
 ALIGNMENT = 64

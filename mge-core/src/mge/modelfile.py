@@ -24,7 +24,8 @@ from .errors import (
     user_place,
 )
 from .grad import ACTIVE
-from .graph import MANAGERS, MODE, Graph, Node, current_recording
+from .graph import Graph, Node, current_recording
+from .mode import MANAGERS, MODE
 from .memory import current_strategy
 from .modelrecord import CLASSES, FORMAT, VERSION, Port, Slot, check_record, leaf_of, no_leaf
 from .op import default_device

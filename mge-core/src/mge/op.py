@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import Arguments
-from .dtype import as_dtype, float_of, promote
+from .arguments import Arguments, promoted_types
+from .dtype import as_dtype
 from .errors import ArgumentError, DeviceError, DTypeError, MgeError, is_internal, user_place
-from .graph import LOCAL, MODE, Node, Number, Recording, Signature, get_signature, leaf_signature
+from .graph import LOCAL, Node, Number, Recording, Signature, get_signature, leaf_signature
+from .mode import MODE
 from .types import Type
 
 OPS: dict[str, Op] = {}
@@ -133,7 +134,7 @@ class Op:
         A Python type among ``types`` stands for a number from Python: weakly typed. Its place in
         ``input_types`` of the result says what it becomes.
         """
-        types = _promoted_types(self, types)
+        types = promoted_types(self, types)
         key = (*types, attrs, device)
         found = self._interned.get(key)
         if found is None:
@@ -191,26 +192,6 @@ def op(
         return made
 
     return register(function) if function is not None else register
-
-
-def _promoted_types(op: Op, types: Sequence[Any]) -> tuple[Type, ...]:
-    """Return the types that the op's inputs take: numbers become 0-d Types, and promoted inputs share a dtype."""
-    chosen = range(len(types)) if op.promoted is None else op.promoted
-    if op.promotes is None or not types:
-        if all(isinstance(t, Type) for t in types):
-            return tuple(types)
-        strong = [t.dtype for t in types if isinstance(t, Type)]
-        return tuple(t if isinstance(t, Type) else Type((), promote(*strong, t)) for t in types)
-    dtype = promote(*(types[i].dtype if isinstance(types[i], Type) else types[i] for i in chosen if i < len(types)))
-    if op.promotes == "float":
-        dtype = float_of(dtype)
-    result = list(types)
-    for i, type_ in enumerate(types):
-        if i in chosen:
-            result[i] = Type(type_.shape if isinstance(type_, Type) else (), dtype)
-        elif not isinstance(type_, Type):
-            result[i] = Type((), promote(type_))
-    return tuple(result)
 
 
 def record(op: Op, args: tuple, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:

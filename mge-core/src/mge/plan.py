@@ -190,10 +190,10 @@ class _Builder:
         types: list[tuple[Type, str | None]] = []
         constants = [n for n in self.graph.nodes if n.sig.op.name == "constant"]
         kept = []
-        for node in (*self.graph.inputs, *constants, *slots):
-            slot = None
-            if isinstance(node, Slot):
-                slot, node = node, node.node
+        items: list[Node | Slot] = [*self.graph.inputs, *constants, *slots]
+        for item in items:
+            slot = item if isinstance(item, Slot) else None
+            node = item.node if isinstance(item, Slot) else item
             first = len(types)
             types += [(t, node.place) for t in node.sig.types]
             self.ids[node] = tuple(range(first, len(types)))

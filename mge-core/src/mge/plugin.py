@@ -115,7 +115,9 @@ class HostBackend(Backend):
         kernel = self.kernels.get(use.op.name)
         if kernel is None:
             return "no kernel"
-        if self.dtypes and not {str(t.dtype) for t in (*use.input_types, *use.types)} <= {*self.dtypes}:
+        if self.dtypes and not {str(t.dtype) for t in (*use.input_types, *use.types)} <= {
+            *self.dtypes
+        }:
             return f"only {', '.join(self.dtypes)}"
         defaults = use.op.__signature__.parameters
         taken = _parameters(kernel)
@@ -293,4 +295,6 @@ def find_library(package: str, name: str) -> str:
         path = files(package) / candidate
         if path.is_file():
             return str(path)
-    raise PluginUnavailable(f"{package}: it holds none of {', '.join(names)}", hint="install the package again")
+    raise PluginUnavailable(
+        f"{package}: it holds none of {', '.join(names)}", hint="install the package again"
+    )

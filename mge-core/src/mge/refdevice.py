@@ -72,7 +72,9 @@ def _copying_all(function: Any, attrs: dict[str, Any], name: str) -> Kernel:
     def kernel(inputs: Any, outputs: Any, stream: Any) -> None:
         results = function(*inputs, **attrs)
         if len(results) != len(outputs):
-            raise InternalError(f"{name}: the reference gave {len(results)} results for {len(outputs)} outputs")
+            raise InternalError(
+                f"{name}: the reference gave {len(results)} results for {len(outputs)} outputs"
+            )
         for output, result in zip(outputs, results):
             if output is not None:
                 np.copyto(output, result, casting="same_kind")
@@ -81,5 +83,7 @@ def _copying_all(function: Any, attrs: dict[str, Any], name: str) -> Kernel:
 
 
 BACKENDS["ref"] = RefBackend()
-if debug.threads or debug.deterministic:  # a fixed number of BLAS threads gives the same bits on every run
+if (
+    debug.threads or debug.deterministic
+):  # a fixed number of BLAS threads gives the same bits on every run
     limit_threads(1 if debug.deterministic else debug.threads)

@@ -21,6 +21,7 @@ from typing import Any
 
 from . import parse
 from .debug import debug
+from .discovery import KINDS as KINDS
 from .discovery import EntryPoint, discover, first_line, normal_name
 from .errors import PluginIncompatible, PluginNotInstalled, PluginUnavailable
 from .op import OPS, op
@@ -37,8 +38,13 @@ PACKAGES = {
     "quant": "mge-quant",
     "vision": "mge-vision",
 }
-BUILT_IN = {("backend", "ref"): "mge-core", ("memory", "static"): "mge-core", ("memory", "naive"): "mge-core"}
-WORDS = {"backend": "device", "memory": "memory strategy", "quantizer": "quantiser", "ops": "op library", "hooks": "plugin"}
+BUILT_IN = [("backend", "ref"), ("memory", "static"), ("memory", "naive")]
+WORDS = {
+    "backend": "device",
+    "memory": "memory strategy",
+    "quantizer": "quantiser",
+    "ops": "op library",
+}
 REQUIRED = {
     "backend": ("probe", "devices", "supports", "kernel"),
     "memory": ("plan",),
@@ -92,7 +98,7 @@ def _all() -> list[Plugin]:
 def plugins(kind: str | None = None) -> list[Plugin]:
     """Return all plugins, or those of a kind, with the states that the switches give them now."""
     with _LOCK:
-        taken = dict(BUILT_IN)
+        taken = dict.fromkeys(BUILT_IN, "mge-core")
         for plugin in _all():
             key = (plugin.kind, plugin.name)
             if plugin.state in ("found", "disabled", "shadowed"):
@@ -133,12 +139,12 @@ def load(kind: str, name: str, wanted: str = "") -> Any:
     PluginUnavailable
         It is switched off, failed, or does not work on this machine.
     """
-    wanted = wanted or f'{WORDS[kind]} "{name}"'
+    wanted = wanted or f'{WORDS.get(kind, "plugin")} "{name}"'
     found = [p for p in plugins(kind) if p.name == name and p.state != "shadowed"]
     if not found:
         raise not_installed(kind, name, wanted)
     plugin = next((p for p in found if p.state != "disabled"), found[0])
-    _load(plugin)
+    try_load(plugin)
     if plugin.state == "loaded":
         return plugin.object
     error = PluginIncompatible if plugin.state == "incompatible" else PluginUnavailable
@@ -155,7 +161,9 @@ def not_installed(kind: str, name: str, wanted: str) -> PluginNotInstalled:
     broken = [package for package, _ in discover().malformed]
     if broken:
         text += f"\n  packages with unreadable metadata: {', '.join(broken)}; details: mge doctor"
-    return PluginNotInstalled(text, hint=f"pip install {PACKAGES[name]}" if name in PACKAGES else None)
+    return PluginNotInstalled(
+        text, hint=f"pip install {PACKAGES[name]}" if name in PACKAGES else None
+    )
 
 
 def names(kind: str) -> list[str]:
@@ -168,7 +176,7 @@ def each(kind: str) -> list[Plugin]:
     """Load all plugins of a kind; return those that can be used. A broken one costs a warning line."""
     for plugin in plugins(kind):
         if plugin.state == "found":
-            _load(plugin)
+            try_load(plugin)
             if plugin.state in ("failed", "incompatible"):
                 _warn(plugin)
     return [p for p in plugins(kind) if p.state == "loaded"]
@@ -179,7 +187,7 @@ def _warn(plugin: Plugin) -> None:
     debug.once(f"plugin {plugin} was skipped: {plugin.reason}. {hides}")
 
 
-def _load(plugin: Plugin) -> None:
+def try_load(plugin: Plugin) -> None:
     """Load a plugin that is ``found``; whatever happens becomes its state."""
     with _LOCK:
         if plugin.state != "found":
@@ -249,7 +257,9 @@ def _check_names(plugin: Plugin, made: Any) -> None:
     is_ops = plugin.kind == "ops"  # a plain module of ops needs no namespace attribute
     own = getattr(made, "namespace", plugin.name) if is_ops else getattr(made, "name", None)
     if own != plugin.name:
-        raise _Refused("incompatible", f"its name is {own!r}, and that of its entry point {plugin.name!r}")
+        raise _Refused(
+            "incompatible", f"its name is {own!r}, and that of its entry point {plugin.name!r}"
+        )
 
 
 def _check_backend(plugin: Plugin, made: Any) -> None:
@@ -286,7 +296,9 @@ def _check_hooks(plugin: Plugin, made: Any) -> None:
         if unknown:
             raise _Refused("incompatible", f"unknown hooks {unknown}")
         if not callers:
-            raise _Refused("incompatible", "none of its functions is marked with mge.plugin.hookimpl")
+            raise _Refused(
+                "incompatible", "none of its functions is marked with mge.plugin.hookimpl"
+            )
     except BaseException as error:
         if manager.is_registered(made):
             manager.unregister(made)
@@ -310,6 +322,11 @@ def _hooks() -> Any:
     manager.add_hookspecs(Hooks)
     manager.hook.mge_register_ops.call_historic(kwargs={"op": op})
     return manager
+
+
+def hooks_of(plugin: Plugin) -> list[str]:
+    """Return the names of the hooks that a loaded plugin implements."""
+    return sorted(caller.name for caller in _hooks().get_hookcallers(plugin.object) or ())
 
 
 def call_hooks(name: str, **arguments: Any) -> list[tuple[Plugin, list[Any]]]:
@@ -348,15 +365,15 @@ def load_namespace(namespace: str) -> str | None:
 def library_kernel(device: str, use: Any) -> Any:
     """Return the kernel that the op's own library has for a type of device, or None."""
     namespace = use.op.name.partition("::")[0]
-    plugin = next((p for p in plugins("ops") if p.name == namespace and p.state == "loaded"), None)
-    try:
-        offered = plugin.object.kernels(device) if hasattr(getattr(plugin, "object", None), "kernels") else {}
-        make = offered.get(use.op.name)
-        return make(use) if make is not None else None
-    except Exception as error:
-        plugin.reason = f"kernels(): {type(error).__name__}: {first_line(error)}"
-        debug.once(f"op library {plugin} runs by its references: {plugin.reason}")
-        return None
+    for plugin in plugins("ops"):
+        if plugin.name == namespace and hasattr(plugin.object, "kernels"):
+            try:
+                make = plugin.object.kernels(device).get(use.op.name)
+                return make(use) if make is not None else None
+            except Exception as error:
+                plugin.reason = f"kernels(): {type(error).__name__}: {first_line(error)}"
+                debug.once(f"op library {plugin} runs by its references: {plugin.reason}")
+    return None
 
 
 parse.load_namespace = load_namespace

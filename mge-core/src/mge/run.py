@@ -21,10 +21,10 @@ from . import op as op_module
 from .cache import PLANS, Key
 from .debug import debug
 from .device import Buffer, Failure
-from .errors import MgeError, user_place
-from .execute import NODE_WATCHERS, StepError
+from .execute import NODE_WATCHERS, StepError, located
 from .grad import ACTIVE, saved_set
-from .graph import GET, LOCAL, MANAGERS, MODE, Graph, Node, Recording, Signature
+from .graph import GET, LOCAL, Node, Recording, Signature
+from .mode import MANAGERS, MODE
 from .memory import current_strategy
 
 SOFT_CAP_NODES = 2_000
@@ -172,10 +172,7 @@ def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[in
 def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
     """Compute the held results of a recording; with ``only``, just those nodes."""
     nodes, tokens = recording.nodes, recording.tokens
-    if only:
-        wanted, donated = [recording.index[n] for n in only], []
-    else:
-        wanted, donated = _held(recording, nodes)
+    wanted, donated = ([recording.index[n] for n in only], []) if only else _held(recording, nodes)
     kept = _history(nodes, tokens, wanted) if ACTIVE and not only else []
     wanted = [i for i in wanted if nodes[i].buffer is None]
     if not wanted:
@@ -287,16 +284,6 @@ def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
     return outputs[0] if sig.single else tuple(outputs)
 
 
-def located(error: Exception, node: Node) -> Exception:
-    """Add to an error where the failing call was recorded, and where its value was read."""
-    if isinstance(error, MgeError):
-        place, read = node.place, user_place()
-        error.add_place(f"{place}, read at {read}" if place and read and read != place else place)
-    elif node.place:
-        error.add_note(f"  at: {node.place}")
-    return error
-
-
 def sync(device: Any = None) -> None:
     """Compute everything that this thread has recorded and still holds.
 
@@ -309,7 +296,7 @@ def sync(device: Any = None) -> None:
     flush_pending()
 
 
-def eval(*tensors: Any) -> Any:  # noqa: A001
+def eval(*tensors: Any) -> Any:
     """Compute tensors now; returns them.
 
     Parameters

@@ -43,6 +43,7 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
     nodes = [n for n in nodes if n not in late] + [n for n in nodes if n in late]
     tails: dict[tuple[object, int], int] = {}  # (device, stream) -> position of its last slot
     place: dict[Node, int] = {}
+    readers: dict[Node, list[int]] = {}
     streams: list[int] = []
     waits: list[tuple[int, ...]] = []
     for position, node in enumerate(nodes):
@@ -53,7 +54,13 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
         stream = next((streams[s] for s in reversed(mine) if tails[device, streams[s]] == s), None)
         if stream is None:
             stream = min(range(count), key=lambda s: tails.get((device, s), -1))
+        if count > 1 and node in late:  # it may overwrite an input: after all that read it, on each stream
+            latest = {streams[s]: s for i in node.inputs for s in readers.get(i, ()) if nodes[s].sig.device is device}
+            sources = sorted({*sources, *latest.values()})
         waits.append(tuple(s for s in sources if (nodes[s].sig.device, streams[s]) != (device, stream)))
+        if late:
+            for i in node.inputs:
+                readers.setdefault(i, []).append(position)
         streams.append(stream)
         tails[device, stream] = position
         place[node] = position

@@ -14,14 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import graph, ops
+from . import graph
 from . import op as op_module
 from .dtype import DTYPES, DType, as_dtype
 from .errors import ArgumentError, DTypeError, ShapeError, user_place
-from .graph import LOCAL, MODE, Node, leaf_signature
+from .graph import LOCAL, Node, leaf_signature
+from .mode import MODE
 from .op import OPS
 from .operators import Operators
-from .types import Shape
+from .ops import indexing
+from .types import Shape, Type
 
 
 class Tensor(Operators):
@@ -53,6 +55,7 @@ class Tensor(Operators):
     _slow: ClassVar[bool] = False
 
     _node: Node
+    _name: str | None
 
     def __init__(
         self,
@@ -242,7 +245,7 @@ class Tensor(Operators):
         return self
 
     def set_value(self, value: Any) -> None:
-        """Replace the value of this handle; shape and device stay, and the data is cast to the dtype.
+        """Replace the value of this handle; shape, dtype and device stay.
 
         Raises
         ------
@@ -287,10 +290,10 @@ class Tensor(Operators):
         return made
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._rebind(ops.indexing.set_item(self, index, value)._node)
+        self._rebind(indexing.set_item(self, index, value)._node)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return ops.indexing.get_item(self, index)
+        return indexing.get_item(self, index)
 
 
 class Parameter(Tensor):
@@ -308,7 +311,17 @@ class ModuleBuffer(Tensor):
 
 
 def tensor(data: Any = (), dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
-    """Return a Tensor with a copy of ``data``; see ``Tensor`` for the arguments."""
+    """Return a Tensor with a copy of ``data``.
+
+    Parameters
+    ----------
+    data, dtype, device, **options
+        As for ``Tensor``.
+
+    Returns
+    -------
+    Tensor
+    """
     return Tensor(data, dtype, device, **options)
 
 
@@ -350,7 +363,7 @@ def upload(array: np.ndarray, device: Any = None) -> Node:
     """Return a leaf with a copy of a NumPy array."""
     target = op_module.default_device() if device is None else _as_device(device)
     buffer = target.upload(array)
-    sig = leaf_signature(graph.Type(array.shape, as_dtype(array.dtype)), target)
+    sig = leaf_signature(Type(array.shape, as_dtype(array.dtype)), target)
     node = Node(sig, (), sig.type, buffer)
     recording = MODE.get().recording
     if recording is not None:
@@ -371,7 +384,7 @@ def _export(buffer: Any) -> np.ndarray:
     return view if view.dtype == array.dtype else view.view(array.dtype)
 
 
-def _unpickle(cls: type, array: np.ndarray, dtype: str, device: str, name: str | None) -> Tensor:
+def _unpickle(cls: type[Tensor], array: np.ndarray, dtype: str, device: str, name: str | None) -> Tensor:
     try:
         node = upload(array, device)
     except Exception:  # the device is not on this machine

@@ -21,7 +21,8 @@ from .device import Failure
 from .errors import InternalError, TraceError, user_place
 from .execute import StepError
 from .grad import ACTIVE
-from .graph import EPOCH, MANAGERS, MODE, Graph, Node, changed, leaf_signature, make_leaf
+from .graph import EPOCH, Graph, Node, leaf_signature, make_leaf
+from .mode import MANAGERS, MODE, changed
 from .guard import Guard, Watcher, broken, is_plain
 from .memory import current_strategy, find_strategy
 from .op import OPS, default_device, record_nodes
@@ -68,7 +69,7 @@ class Traced:
         graph: Graph,
         arguments: int,
         captured: list[tuple[Any, str]],
-        effects: list[tuple[Any, str, int | None]],
+        effects: list[tuple[Any, str, Any]],
         form: Form,
         results: list[tuple[bool, Any]],
         guards: list[Guard],
@@ -187,7 +188,7 @@ def _without_value(leaf: Any) -> Any:
     return leaf
 
 
-class trace:  # noqa: N801  MegEngine's name
+class trace:
     """Run a function as a plan: its Python code runs once for each kind of arguments.
 
     Parameters
@@ -220,12 +221,16 @@ class trace:  # noqa: N801  MegEngine's name
 
     Examples
     --------
+    >>> from mge.jit import trace
     >>> @trace
     ... def double(x):
     ...     return x * 2
     >>> double(tensor([1.0, 2.0]))
     Tensor([2., 4.], dtype=float32, device=ref:0)
     """
+
+    __name__: str  # the function's
+    dump: Callable[..., Any]  # set by dump.py
 
     def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
         if function is None:
@@ -338,10 +343,10 @@ class trace:  # noqa: N801  MegEngine's name
         """Return an earlier run whose guards hold, or a new one. Lists of runs are replaced: other threads read them."""
         entries = list(self._entries.get(key, ()))
         for entry in reversed(entries):
-            if entry.epoch == EPOCH[0] and entry.broken_guard() is None:
-                if entry.fits(entry.inputs(self._nodes(key, args, kwargs))):
-                    self._entries[key] = [*(e for e in entries if e is not entry), entry]
-                    return entry
+            holds = entry.epoch == EPOCH[0] and entry.broken_guard() is None
+            if holds and entry.fits(entry.inputs(self._nodes(key, args, kwargs))):
+                self._entries[key] = [*(e for e in entries if e is not entry), entry]
+                return entry
         if entries:
             reason = entries[-1].broken_guard() or "an attribute of a Module or Optimizer changed"
             debug.counts["retraces"] += 1
@@ -513,5 +518,5 @@ class trace:  # noqa: N801  MegEngine's name
             WATCHERS.remove(watch)
 
     def get_profile(self) -> list[dict[str, Any]]:
-        """Return the steps of the last run with ``profiling=True``: op, nanoseconds, the user's line."""
+        """Return op, nanoseconds and line of each step of the last profiled run."""
         return list(getattr(self, "_profile", []))

@@ -91,11 +91,11 @@ def test_autocast_keeps_gradients_in_the_dtype_of_the_parameters():
         y = net(ones(5, 3))
         assert y.dtype == "float16"
         gm.backward(F.cross_entropy(y, mge.tensor([0, 1, 0, 1, 0])))
-    assert graph.MANAGERS.get() == ()
+    assert mode.MANAGERS.get() == ()
     assert all(p.grad.dtype == "float32" and p.grad.shape == p.shape for p in net.parameters())
     with gm, amp.autocast():
         gm.backward(net(ones(5, 3)).sum())
-    assert graph.MANAGERS.get() == () and not amp.enabled
+    assert mode.MANAGERS.get() == () and not amp.enabled
 
 
 @pytest.mark.parametrize("layer", [M.LSTM(3, 4), M.GRU(3, 4), M.RNN(3, 4)])

@@ -11,7 +11,7 @@ import mge.functional as F
 from mge.autodiff import Function, GradManager, gradients
 from mge.errors import ArgumentError, DTypeError, MgeError, ShapeError, TraceError, UnsupportedError
 from mge.grad import ACTIVE
-from mge.graph import MANAGERS, MODE
+from mge.mode import MANAGERS, MODE
 from mge.jit import trace
 
 

@@ -148,7 +148,7 @@ def test_optimizer_records_one_update_a_group_and_never_reads(
     asked = []
     monkeypatch.setattr(graph, "request_flush", lambda: asked.append(1))
     monkeypatch.setattr(graph, "evaluate", lambda nodes: pytest.fail("a value was read"))
-    with graph.changed(eager=False):
+    with mode.changed(eager=False):
         opt.step()
     assert asked == [1]
     sources = {id(p._node.inputs[0] if p._node.inputs else p._node) for p in params}

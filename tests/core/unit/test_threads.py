@@ -12,7 +12,8 @@ import mge
 import mge.functional as F
 from mge import autodiff, graph
 from mge.device import as_device
-from mge.graph import LOCAL, MODE
+from mge.graph import LOCAL
+from mge.mode import MODE
 from mge.jit import trace
 from mge.memory import current_strategy, memory
 
@@ -235,7 +236,7 @@ def test_tasks_have_modes_of_their_own():
 
 
 def test_a_default_device_of_a_context():
-    with graph.changed(device=as_device("ref:0")):
+    with mode.changed(device=as_device("ref:0")):
         assert mge.tensor([1.0]).device == "ref:0"
 
 

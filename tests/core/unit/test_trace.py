@@ -13,7 +13,7 @@ import mge.functional as F
 from mge import autodiff, graph, jit
 from mge.debug import debug
 from mge.errors import DTypeError, InternalError, MgeError, PluginNotInstalled, ShapeError, TraceError
-from mge.graph import MODE
+from mge.mode import MODE
 from mge.jit import trace
 from mge.tensor import ModuleBuffer
 

@@ -17,7 +17,7 @@ import mge
 from ..debug import VARIABLES, debug, parse
 from ..errors import ArgumentError, DeviceError, FileFormatError, MgeError, PluginError
 from ..threads import limit_threads
-from . import demo, environment, explain, infer
+from . import demo, doctor, environment, explain, infer, plugins
 
 # What a user mends by another command line.
 USAGE = (
@@ -42,10 +42,12 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "demo": Command("train a small network and check it", demo.add_arguments, demo.run),
+    "doctor": Command("look for faults of this installation", doctor.add_arguments, doctor.run),
     "env": Command(
         "print versions, devices and settings", environment.add_arguments, environment.run
     ),
     "explain": Command("say how a model would run", explain.add_arguments, explain.run),
+    "plugins": Command("say which plugins work, and why not", plugins.add_arguments, plugins.run),
     "run": Command("run a model file over an array", infer.add_arguments, infer.run),
 }
 

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     with tempfile.TemporaryDirectory(prefix="mge-demo-") as folder:
         path = arguments.out or os.path.join(folder, "demo.mge")
-        training.predict.dump(path, dynamic_batch=True)  # type: ignore[attr-defined]
+        training.predict.dump(path, dynamic_batch=True)
         loaded = _scores_of_a_fresh_process(path, data.test_images, folder)
         same = loaded is not None and np.array_equal(loaded, training.scores(data.test_images))
         kept = f"kept in {path}" if arguments.out else "removed again; --out FILE keeps it"

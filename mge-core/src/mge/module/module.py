@@ -16,7 +16,7 @@ import numpy as np
 from .. import graph
 from ..device import as_device
 from ..errors import ArgumentError, MgeError, UnsupportedError, user_place
-from ..graph import MODE
+from ..mode import MODE
 from ..tensor import ModuleBuffer, Parameter, Tensor
 from .loading import misfit, node_for
 

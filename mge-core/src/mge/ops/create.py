@@ -15,7 +15,8 @@ import numpy as np
 from .. import op as op_module
 from ..dtype import DType, as_dtype, float64, int32, int64, promote
 from ..errors import ArgumentError, ShapeError, user_place
-from ..graph import MODE, Signature, changed, current_recording
+from ..graph import Signature, current_recording
+from ..mode import MODE, changed
 from .constant import constant, iota
 from .shape import broadcast_to, reshape
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dtype import bool_, int32
 from ..errors import ArgumentError, DTypeError, ShapeError, TraceError, user_place
-from ..graph import MODE
+from ..mode import MODE
 from ..op import OPS, op
 from ..types import abstract
 from .create import as_type, counter, full, ones, scalar, zeros

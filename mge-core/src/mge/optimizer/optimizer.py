@@ -14,7 +14,7 @@ import numpy as np
 from .. import graph
 from ..dtype import wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError, user_place
-from ..graph import MODE
+from ..mode import MODE
 from ..ops.logic import logical_or
 from ..tensor import ModuleBuffer, Tensor, upload
 

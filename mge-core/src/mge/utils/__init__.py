@@ -1,4 +1,4 @@
-"""Tools beside training: profiles, statistics of modules, exchange with other libraries.
+"""Profiles, statistics of modules, exchange with other libraries.
 
 In: modules, tensors, running programs. Out: figures and files.
 Interface layer.

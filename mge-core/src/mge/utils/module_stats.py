@@ -1,4 +1,4 @@
-"""Count what a module holds, computes and hands on: parameters, multiply-adds, activations.
+"""Count a module's parameters, multiply-adds and activations.
 
 In: a module, and inputs or their shapes. Out: totals, and a row for each parameter and each module.
 After ``module``; an interface file.
@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import ArgumentError, user_place
 from ..execute import NODE_WATCHERS
-from ..graph import Graph, Node, Signature, eager
+from ..graph import Graph, Node, Signature
+from ..mode import eager
 from ..module import Module
 from ..run import eval as evaluate
 from ..tensor import Tensor, tensor
@@ -32,7 +33,18 @@ __all__ = [
 
 
 class ParamStats(NamedTuple):
-    """One parameter: ``size`` in elements, ``nbytes``, and mean and deviation of its values."""
+    """One parameter of a module.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : str
+    size : int, elements
+    nbytes : int, bytes
+    mean, std : float
+        Mean and standard deviation of its values.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -44,7 +56,17 @@ class ParamStats(NamedTuple):
 
 
 class FlopsStats(NamedTuple):
-    """One module: multiply-adds of its own calls, without those of modules in it; and its part of all."""
+    """The multiply-adds of one module, without those of modules in it.
+
+    Attributes
+    ----------
+    name, class_name : str
+    input_shapes, output_shapes : tuple of shapes
+        Of the last call.
+    flops : int, multiply-adds
+    ratio : float, 0 to 1
+        Its part of all.
+    """
 
     name: str
     class_name: str
@@ -55,7 +77,18 @@ class FlopsStats(NamedTuple):
 
 
 class ActivationStats(NamedTuple):
-    """The outputs of one module without modules in it: ``size`` in elements, and ``nbytes``."""
+    """The outputs of one module that has no modules in it.
+
+    Attributes
+    ----------
+    name, class_name : str
+    shapes : tuple of shapes
+        Of the last call.
+    dtype : str
+    size : int, elements
+        Of all calls.
+    nbytes : int, bytes
+    """
 
     name: str
     class_name: str
@@ -66,7 +99,15 @@ class ActivationStats(NamedTuple):
 
 
 class TotalStats(NamedTuple):
-    """Sums: ``param_dims`` and ``act_dims`` in elements, ``param_size`` and ``act_size`` in bytes, ``flops``."""
+    """Sums over a module.
+
+    Attributes
+    ----------
+    param_dims, act_dims : int, elements
+        Of parameters and of activations.
+    param_size, act_size : int, bytes
+    flops : int, multiply-adds
+    """
 
     param_dims: int
     param_size: int
@@ -76,7 +117,14 @@ class TotalStats(NamedTuple):
 
 
 class ModuleStats(NamedTuple):
-    """The rows behind the sums; a list is empty where it was not asked for."""
+    """The rows behind the sums; a list is empty where it was not asked for.
+
+    Attributes
+    ----------
+    params : list of ParamStats
+    flops : list of FlopsStats
+    activations : list of ActivationStats
+    """
 
     params: list[ParamStats]
     flops: list[FlopsStats]

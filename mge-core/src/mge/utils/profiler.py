@@ -1,4 +1,4 @@
-"""Profile what runs: a timeline of kernels, plans and scopes that Chrome and Perfetto open.
+"""Write a timeline of kernels, plans and scopes, for Perfetto and Chrome.
 
 In: the steps of plans and the nodes that run one by one, as the executor tells them. Out: a JSON file of trace events.
 After ``trace``; an interface file.

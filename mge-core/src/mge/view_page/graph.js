@@ -1,6 +1,8 @@
 // Tab "Graph": the passes, a drawing of the graph before or after one, the list of nodes with what changed.
 
-const MOST_DRAWN = 400, NEAR = 160; // beyond the first, only what is near the chosen node is drawn: about the second
+const MOST_DRAWN = 800, NEAR = 160; // beyond the first, only what is near the chosen node is drawn: about the second
+const MANY_LEAVES = 8; // a node that reads more inputs and parameters says how many, and has no lines to them
+const LEAVES = ["input", "parameter", "constant"];
 
 function showGraph(panel, plan) {
   const view = state.graphView ??= {};
@@ -55,7 +57,11 @@ function boxText(node) {
 // A node with several outputs is read through "get" nodes; the drawing leaves these out, and leaves that nothing reads.
 function bareNodes(plan, stage) {
   const parent = new Map(stage.nodes.filter(([id]) => plan.nodes[id][0] === "get").map(([id, [from]]) => [id, from]));
-  const nodes = stage.nodes.filter(([id]) => !parent.has(id)).map(([id, inputs]) => [id, inputs.map((i) => parent.get(i) ?? i)]);
+  const nodes = stage.nodes.filter(([id]) => !parent.has(id)).map(([id, inputs]) => {
+    const from = inputs.map((i) => parent.get(i) ?? i), others = from.filter((i) => !LEAVES.includes(plan.nodes[i][0]));
+    const hidden = from.length - others.length;
+    return hidden > MANY_LEAVES ? [id, others, hidden] : [id, from, 0];
+  });
   const used = new Set([...nodes.flatMap(([, inputs]) => inputs), ...stage.outputs]);
   return nodes.filter(([id]) => used.has(id) || plan.nodes[id][0] === "op");
 }
@@ -64,9 +70,9 @@ function drawnAs(plan, stage, id) {
   return plan.nodes[id]?.[0] === "get" ? stage.nodes.find(([n]) => n === id)?.[1][0] ?? id : id;
 }
 
-function nearby(stage, root) {
-  const inputs = new Map(stage.nodes), users = new Map();
-  for (const [id, from] of stage.nodes) for (const i of from) users.set(i, [...(users.get(i) ?? []), id]);
+function nearby(nodes, root) {
+  const inputs = new Map(nodes), users = new Map();
+  for (const [id, from] of nodes) for (const i of from) users.set(i, [...(users.get(i) ?? []), id]);
   const found = new Set([root]), queue = [root];
   while (queue.length && found.size < NEAR) {
     const id = queue.shift();
@@ -79,11 +85,12 @@ function nearby(stage, root) {
 
 function drawGraph(canvas, plan, stage, marks, choose, view) {
   const ids = new Set(stage.nodes.map(([id]) => id));
-  const part = ids.size > MOST_DRAWN ? nearby(stage, ids.has(state.node) ? state.node : marks.keys().next().value ?? stage.outputs[0] ?? stage.nodes[0][0]) : ids;
-  const nodes = bareNodes(plan, stage).filter(([id]) => part.has(id));
+  const every = bareNodes(plan, stage), isPart = every.length > MOST_DRAWN;
+  const part = isPart ? nearby(every, drawnAs(plan, stage, ids.has(state.node) ? state.node : marks.keys().next().value ?? stage.outputs[0] ?? every[0][0])) : ids;
+  const nodes = every.filter(([id]) => part.has(id));
   const outputs = new Set(stage.outputs.map((id) => drawnAs(plan, stage, id)));
-  const boxes = nodes.map(([id, inputs]) => {
-    const [label, type] = boxText(nodeOf(plan, id));
+  const boxes = nodes.map(([id, inputs, hidden]) => {
+    const [label, types] = boxText(nodeOf(plan, id)), type = hidden ? `reads ${hidden} inputs and parameters` : types;
     return {id, inputs, label, type, width: Math.max(46, label.length * 7.4 + 22, type.length * 6.1 + 22), height: 38};
   });
   const layout = layoutGraph(boxes);
@@ -106,7 +113,7 @@ function drawGraph(canvas, plan, stage, marks, choose, view) {
   }
   canvas.replaceChildren(root, el("div", {class: "zoom"}, [["−", "Zoom out", () => zoom(1 / 1.3)], ["+", "Zoom in", () => zoom(1.3)], ["Fit", "Fit the graph", () => fit()]]
     .map(([text, label, act]) => el("button", {type: "button", "aria-label": label, onclick: act}, text))));
-  if (part.size < ids.size) canvas.append(el("p", {class: "over"}, `${count(ids.size, "node")}: those near the chosen one are drawn; choose another in the list.`));
+  if (isPart) canvas.append(el("p", {class: "over"}, `${count(every.length, "node")}: those near the chosen one are drawn; choose another in the list.`));
   if (stage.left_out) canvas.append(el("p", {class: "over"}, `${count(stage.left_out, "node")} left out, to keep this page small.`));
   const {zoom, fit, reveal} = panAndZoom(root, world, layout);
   const mark = (move = true) => {
@@ -127,7 +134,7 @@ function drawGraph(canvas, plan, stage, marks, choose, view) {
     if (next !== undefined) { e.preventDefault(); choose(next); }
   });
   mark(false);
-  return {mark: () => (ids.size > MOST_DRAWN && !shapes.has(state.node) ? showTab() : mark())};
+  return {mark: () => (isPart && !shapes.has(drawnAs(plan, stage, state.node)) ? showTab() : mark())};
 }
 
 function walk(key, nodes, layout, from) {
@@ -145,20 +152,29 @@ function panAndZoom(root, world, layout) {
   const size = () => root.getBoundingClientRect();
   const apply = () => world.setAttribute("transform", `translate(${at.x} ${at.y}) scale(${at.k})`);
   const zoom = (factor, x = size().width / 2, y = size().height / 2) => {
-    const k = Math.max(0.05, Math.min(3, at.k * factor));
+    const k = Math.max(0.03, Math.min(3, at.k * factor));
     at.x = x - ((x - at.x) * k) / at.k;
     at.y = y - ((y - at.y) * k) / at.k;
     at.k = k;
     apply();
   };
-  // All of it where that can be read, else its top at a size that can.
+  const place = (k, x, y) => {
+    Object.assign(at, {k, x, y});
+    apply();
+  };
   const fit = () => {
     const {width, height} = size();
-    const whole = Math.min((width - 40) / Math.max(layout.width, 1), (height - 40) / Math.max(layout.height, 1));
-    at.k = Math.min(1, Math.max(whole, 0.55, Math.min((width - 40) / Math.max(layout.width, 1), 0.9)));
-    at.x = (width - layout.width * at.k) / 2;
-    at.y = Math.max(20, (height - layout.height * at.k) / 2);
-    apply();
+    const k = Math.max(0.03, Math.min(1, (width - 40) / Math.max(layout.width, 1), (height - 40) / Math.max(layout.height, 1)));
+    place(k, (width - layout.width * k) / 2, Math.max(20, (height - layout.height * k) / 2));
+  };
+  // At first: all of it where that can be read, else its top, at a size that can.
+  const begin = () => {
+    fit();
+    if (at.k >= 0.6) return;
+    const {width} = size(), k = Math.max(0.6, Math.min(0.9, (width - 40) / Math.max(layout.width, 1)));
+    const tops = [...layout.cells.values()].filter((c) => c.rank === 0).map((c) => c.x);
+    const middle = tops.reduce((sum, x) => sum + x, 0) / Math.max(tops.length, 1);
+    place(k, layout.width * k <= width - 40 ? (width - layout.width * k) / 2 : width / 2 - middle * k, 20);
   };
   const reveal = (cell) => {
     const {width, height} = size();
@@ -185,7 +201,7 @@ function panAndZoom(root, world, layout) {
     apply();
   });
   for (const kind of ["pointerup", "pointercancel"]) root.addEventListener(kind, () => { held = null; });
-  fit();
+  begin();
   return {zoom, fit, reveal};
 }
 
@@ -243,7 +259,7 @@ function drawDetails(target, plan, stage, shown, choose) {
   const node = nodeOf(plan, state.node);
   const here = shown.nodes.find(([id]) => id === node.id) ?? stage.nodes.find(([id]) => id === node.id);
   const users = shown.nodes.filter(([, inputs]) => inputs.includes(node.id)).map(([id]) => id);
-  const links = (ids) => (ids.length ? ids.slice(0, 12).map((i) => el("button", {type: "button", class: "link", onclick: () => choose(i)}, `%${i} ${plan.nodes[i][1]}`)) : ["–"]);
+  const links = (ids) => (ids.length ? ids.slice(0, 12).map((i) => el("button", {type: "button", class: "link", onclick: () => choose(i)}, `%${i} ${nodeOf(plan, i).op}`)) : ["–"]);
   const step = plan.step_nodes.indexOf(node.id);
   const change = stage.added.has(node.id) ? `added by ${stage.name}` : stage.gone.has(node.id) ? `removed by ${stage.name}` : "";
   const facts = [["type", node.types], node.attrs && ["attributes", node.attrs], ["on", `${node.device}, ${bytes(node.nbytes)}`],

@@ -128,7 +128,9 @@ function settle(rank, side) {
   let shift = 0;
   rank.forEach((cell, i) => {
     if (i) shift += (rank[i - 1].width + cell.width) / 2 + (cell.box && rank[i - 1].box ? BOX_GAP : BOX_GAP / 2);
-    const near = side === "both" ? [...cell.above, ...cell.below] : cell[side];
+    const all = side === "both" ? [...cell.above, ...cell.below] : cell[side];
+    const inner = all.filter((c) => c.above.length); // inputs stand beside the main line and do not pull at it
+    const near = inner.length ? inner : all;
     const wish = near.length ? near.reduce((sum, c) => sum + c.x, 0) / near.length : cell.x;
     const weight = near.length ? (cell.box ? 1 : 4) : 0.1;
     let block = {sum: (wish - shift) * weight, weight, cells: [[cell, shift]]};
