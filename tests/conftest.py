@@ -34,6 +34,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core; two with two BLAS threads each only wait
+        from mge.threads import limit_threads
+
+        limit_threads(1)
     # Plans and tuning results of the user stay out of the tests, and theirs out of the user's folder.
     if "MGE_CACHE" not in os.environ:
         folder = tempfile.mkdtemp(prefix="mge-test-cache-")

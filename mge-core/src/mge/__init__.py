@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import functional, refdevice  # noqa: F401  registers the built-in device
+from . import cache, functional, refdevice  # noqa: F401  registers the built-in device
 from .control import host_call
 from .debug import debug
 from .device import (
@@ -41,9 +41,9 @@ from .errors import (
     TraceError,
     UnsupportedError,
 )
-from .mode import eager
 from .interop import from_dlpack
 from .memory import memory
+from .mode import eager
 from .modelfile import load_model
 from .parse import parse_graph
 from .run import eval, sync
@@ -72,6 +72,13 @@ __all__ = [
     "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
 ]  # fmt: skip
 __all__.extend([*_DTYPES, *_MODULES])
+
+
+def _show(*plan: Any) -> None:
+    importlib.import_module(".view", __name__).VIEW.add(*plan)
+
+
+cache.show = _show  # the page of MGE_VIEW is loaded with the first plan that it shows
 
 
 def __getattr__(name: str) -> Any:

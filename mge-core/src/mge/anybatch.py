@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from .errors import FileFormatError
-from .graph import Graph, Node, leaf_signature, print_graph
+from .graph import Graph, Node, leaf_signature
 from .parse import TOKEN, Token, parse_graph
 from .tensor import Tensor
+from .text import print_graph
 from .trace import Traced, trace
 from .tree import unflatten
 from .types import Type

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 from .debug import debug
 from .device import free_bytes, memory_limit
-from .execute import WATCHERS, execute
+from .execute import execute
 from .graph import Graph, Node
 from .passes import optimise
 from .passes.prologue import split_prologue
 from .plan import Plan
-from .view import VIEW
 
 LIMIT_PLANS = 256
 LIMIT_BYTES = 1 << 30
@@ -261,11 +260,13 @@ def compile_graph(
             prologue = _PROLOGUES[key] = Prologue(first, strategy)
     debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
     if debug.view:
-        VIEW.add(stages, plan, prologue and prologue.plan)
-        if VIEW.watch not in WATCHERS:
-            WATCHERS.append(VIEW.watch)
+        show(stages, plan, prologue and prologue.plan)
     donated = tuple(leaves[i] for i in plan.overwrites)
     return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
+
+
+def show(stages: list[tuple[str, Graph]], plan: Plan, prologue: Plan | None) -> None:
+    """Put a plan on the page of ``MGE_VIEW``. Set by mge/__init__.py."""
 
 
 PLANS = PlanCache()

@@ -111,10 +111,10 @@ class Pool:
             block = None
         if block is None:
             try:
-                block = aligned_bytes(size)
+                block = self.allocate(size)
             except OutOfMemory:
                 self.trim()
-                block = aligned_bytes(size)
+                block = self.allocate(size)
         else:
             self.cached_bytes -= size
         self.in_use_bytes += size
@@ -138,11 +138,15 @@ class Pool:
         self.free.clear()
         self.cached_bytes = 0
 
-    def array(self, type: Type) -> Buffer:
-        """Return a new buffer for a value of this type; its contents are undefined."""
-        block = self.take(type.nbytes)
-        array = block[: type.nbytes].view(type.dtype.dtype).reshape(type.shape)
-        return Buffer(array, block, self)
+    @staticmethod
+    def allocate(nbytes: int) -> Any:
+        """Return a block that is neither cached nor counted: an arena."""
+        return aligned_bytes(nbytes)
+
+    def reset_peak(self) -> None:
+        """Start the maxima again from what is in use now."""
+        self.peak_bytes = self.in_use_bytes
+        self.peak_reserved_bytes = self.in_use_bytes + self.cached_bytes
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
@@ -176,7 +180,8 @@ class Device:
         self.backend, self.index = backend, index
         self.type = backend.name
         self.name = f"{backend.name}:{index}"
-        self.pool = Pool()
+        own_pool = getattr(backend, "pool", None)
+        self.pool: Any = own_pool(index) if own_pool is not None else Pool()
         self.lock = threading.RLock()
         self.arena: Any = None  # bytes that the plans of this device share while they run
 
@@ -192,11 +197,17 @@ class Device:
     def __reduce__(self) -> tuple:
         return as_device, (self.name,)
 
+    def array(self, type: Type) -> Buffer:
+        """Return a new buffer for a value of this type; its contents are undefined."""
+        block = self.pool.take(type.nbytes)
+        array = block[: type.nbytes].view(type.dtype.dtype).reshape(type.shape)
+        return Buffer(array, block, self.pool)
+
     def upload(self, array: np.ndarray) -> Buffer:
         """Return a buffer with a copy of a NumPy array."""
         from .dtype import as_dtype
 
-        buffer = self.pool.array(Type(array.shape, as_dtype(array.dtype)))
+        buffer = self.array(Type(array.shape, as_dtype(array.dtype)))
         np.copyto(buffer.array, array)
         return buffer
 
@@ -424,9 +435,7 @@ def reset_max_memory_stats(device: object = None) -> None:
     device : str or Device, optional
         By default the default device.
     """
-    pool = _chosen(device).pool
-    pool.peak_bytes = pool.in_use_bytes
-    pool.peak_reserved_bytes = pool.in_use_bytes + pool.cached_bytes
+    _chosen(device).pool.reset_peak()
 
 
 def _chosen(device: object) -> Device:

@@ -16,10 +16,11 @@ from .anybatch import FixedBatch, any_batch, with_slow_weights
 from .archive import NotPlain, to_json, write_archive
 from .debug import debug
 from .errors import ArgumentError, FileFormatError, InternalError, MgeError, TraceError, user_place
-from .graph import Graph, Node, print_graph
+from .graph import Graph, Node
 from .modelrecord import FORMAT, VERSION, Port, Slot, check_record
 from .run import eval as evaluate_tensors
 from .tensor import Parameter, Tensor
+from .text import print_graph
 from .trace import Traced, trace
 from .tree import flatten, unflatten
 

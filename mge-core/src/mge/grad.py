@@ -19,16 +19,15 @@ from .errors import DTypeError, InternalError, ShapeError, UnsupportedError, use
 from .graph import (
     GET,
     LOCAL,
-    MODE,
     Graph,
     Node,
     Recording,
     Signature,
-    changed,
     current_recording,
     get_signature,
     make_leaf,
 )
+from .mode import MODE, changed
 from .op import OPS, record_nodes
 from .ops import create
 from .tensor import Tensor

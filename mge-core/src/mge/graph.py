@@ -1,7 +1,7 @@
-"""The graph: nodes, recordings (graphs that still grow), graphs, and their text form.
+"""The graph: nodes, recordings (graphs that still grow) and graphs.
 
-In: ops with types and inputs. Out: ``Node``, ``Recording``, ``Graph``; a graph prints to text and parses from it.
-After ``types`` and ``mode``; before ``op``.
+In: ops with types and inputs. Out: ``Node``, ``Recording``, ``Graph``.
+After ``types``, ``mode`` and ``text``; before ``op``.
 
 A node with several outputs is read through ``get`` nodes, one for each output, so an edge is always a node.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import InternalError, TraceError, line_of, user_place
 from .mode import MODE
+from .text import print_attrs, print_graph
 from .types import NOTHING, Type
 
 if TYPE_CHECKING:
@@ -425,41 +426,3 @@ def boundary() -> None:
 
 def request_flush() -> None:
     """Ask for the pending graph to run at the next call, read or boundary. Set by run.py."""
-
-
-# Text.
-
-
-def print_attrs(attrs: tuple[tuple[str, Any], ...]) -> str:
-    """Return `` {name=value, ...}``, or nothing where there are no attributes."""
-    return " {" + ", ".join(f"{name}={_print_value(value)}" for name, value in attrs) + "}" if attrs else ""
-
-
-def _print_value(value: Any) -> str:
-    from .dtype import DType
-
-    if isinstance(value, DType):
-        return value.short
-    if isinstance(value, (bytes, bytearray)):
-        return f"0x{value.hex()}"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_print_value, value)) + ("," if len(value) == 1 else "") + ")"
-    if isinstance(value, Graph):
-        return print_graph(value).replace("\n", "\n  ")
-    if callable(value):
-        return f"<{getattr(value, '__qualname__', value)}>"
-    return repr(value)
-
-
-def print_graph(graph: Graph) -> str:
-    """Return the text of a graph; ``mge.parse_graph`` reads it back."""
-    names = {node: f"%{i}" for i, node in enumerate((*graph.inputs, *graph.nodes))}
-    inputs = ", ".join(f"{names[n]}: {n.type}{' slow' if n.sig.attrs else ''}" for n in graph.inputs)
-    lines = [f"graph({inputs}) {{"]
-    for node in graph.nodes:
-        types = node.sig.types
-        type_text = repr(types[0]) if len(types) == 1 else f"({', '.join(map(repr, types))})"
-        arguments = ", ".join(names[i] for i in node.inputs)
-        lines.append(f"  {names[node]}: {type_text} = {node.op.name}({arguments}){print_attrs(node.sig.attrs)}")
-    lines.append(f"  return {', '.join(names[o] for o in graph.outputs)}".rstrip())
-    return "\n".join(lines) + "\n}"

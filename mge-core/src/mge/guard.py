@@ -194,15 +194,15 @@ class Watcher:
         effects: set[str] = set()
         functions = self._functions()
         cells: dict[str, list[types.CellType]] = {}
-        for function in (f for known in functions.values() for f in known):
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        for one in (f for known in functions.values() for f in known):
+            for name, cell in zip(one.__code__.co_freevars, one.__closure__ or ()):
                 cells.setdefault(name, []).append(cell)
         for frame in self.frames.values():
             reads, writes = reads_of(frame.code)
             written = {w for w in writes if not w.attributes}
             function = _function_of(frame, functions.get(frame.code, ()), {w.name for w in written})
             own = dict(zip(frame.code.co_freevars, function.__closure__ or ())) if function is not None else {}
-            owners = {"global": lambda name, f=frame: f.names if name in f.names else None,
+            owners: dict[str, Any] = {"global": lambda name, f=frame: f.names if name in f.names else None,
                       "argument": lambda name, f=frame: f.objects if name in f.objects else None,
                       "closure": lambda name, o=own, f=frame: o.get(name) or _cell_of(name, f, cells)}  # fmt: skip
             if function is not None:

@@ -25,8 +25,8 @@ from .errors import (
 )
 from .grad import ACTIVE
 from .graph import Graph, Node, current_recording
-from .mode import MANAGERS, MODE
 from .memory import current_strategy
+from .mode import MANAGERS, MODE
 from .modelrecord import CLASSES, FORMAT, VERSION, Port, Slot, check_record, leaf_of, no_leaf
 from .op import default_device
 from .parse import parse_graph

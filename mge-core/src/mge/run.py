@@ -24,8 +24,8 @@ from .device import Buffer, Failure
 from .execute import NODE_WATCHERS, StepError, located
 from .grad import ACTIVE, saved_set
 from .graph import GET, LOCAL, Node, Recording, Signature
-from .mode import MANAGERS, MODE
 from .memory import current_strategy
+from .mode import MANAGERS, MODE
 
 SOFT_CAP_NODES = 2_000
 SOFT_CAP_BYTES = 256 << 20
@@ -35,7 +35,8 @@ def _calibrate() -> tuple[int, int]:
     """Return the reference counts of a node that only its recording holds, and of a buffer that only a node holds."""
     index = {Node(None, (), None, Buffer(None)): 0}  # type: ignore[arg-type]
     nodes = list(index)
-    return list(map(getrefcount, nodes))[0], getrefcount(nodes[0].buffer)
+    counts = list(map(getrefcount, nodes))  # as _held counts
+    return counts[0], getrefcount(nodes[0].buffer)
 
 
 _UNHELD, _UNSHARED = _calibrate()
@@ -271,7 +272,7 @@ def interpret(nodes: list[Node], tokens: list[Any], wanted: Sequence[int]) -> di
 
 def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
     """Run one node at once: a buffer, a tuple of buffers, or a Failure."""
-    outputs = [sig.device.pool.array(t) for t in sig.types]
+    outputs = [sig.device.array(t) for t in sig.types]
     try:
         with sig.device.lock, np.errstate(all="ignore"):
             kernel, start = sig.device.kernel(sig), perf_counter_ns()

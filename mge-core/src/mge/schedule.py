@@ -6,7 +6,7 @@ After ``passes``; before ``memory``.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from .graph import GET, Graph, Node
@@ -66,6 +66,34 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
         place[node] = position
     awaited = {s for w in waits for s in w}
     return [Slot(n, streams[i], waits[i], i in awaited) for i, n in enumerate(nodes)]
+
+
+def last_beside(slots: Sequence[Slot], positions: Iterable[int]) -> int:
+    """Return the last slot that may still run when, or before, the slots at ``positions`` have finished.
+
+    What these touch must stay in place until then, although the order of slots says that they are earlier.
+    """
+    lanes = [(s.node.sig.device, s.stream) for s in slots]
+    last = max(positions, default=0)
+    for lane in set(lanes):
+        mine = [p for p in positions if lanes[p] == lane]
+        if mine:
+            beside = (i for i, done in enumerate(_finished(slots, lanes)) if lanes[i] != lane and done.get(lane, -1) < max(mine))
+            last = max(last, *beside, last)
+    return last
+
+
+def _finished(slots: Sequence[Slot], lanes: Sequence[tuple[object, int]]) -> list[dict[tuple[object, int], int]]:
+    """Return for each slot, by stream, the last position that has surely finished when it starts."""
+    known: dict[tuple[object, int], dict[tuple[object, int], int]] = {}
+    found = []
+    for i, slot in enumerate(slots):
+        mine = known.setdefault(lanes[i], {})
+        for w in slot.waits:
+            for lane, position in (*found[w].items(), (lanes[w], w)):
+                mine[lane] = max(mine.get(lane, -1), position)
+        found.append(dict(mine))
+    return found
 
 
 def producer(node: Node) -> Node:

@@ -22,9 +22,9 @@ from .errors import InternalError, TraceError, user_place
 from .execute import StepError
 from .grad import ACTIVE
 from .graph import EPOCH, Graph, Node, leaf_signature, make_leaf
-from .mode import MANAGERS, MODE, changed
 from .guard import Guard, Watcher, broken, is_plain
 from .memory import current_strategy, find_strategy
+from .mode import MANAGERS, MODE, changed
 from .op import OPS, default_device, record_nodes
 from .run import evaluate, is_donatable
 from .tensor import Tensor, as_array, upload

@@ -19,8 +19,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .debug import debug
-from .graph import GET, Graph, Node, print_attrs
+from .execute import WATCHERS
+from .graph import GET, Graph, Node
 from .passes.simplify import constant_value
+from .text import print_attrs
 
 LIMIT_NODES = 4_000  # of one graph; the rest is left out, and the page says so
 LIMIT_BYTES = 24 << 20  # of all plans together; the oldest are left out first
@@ -265,4 +267,5 @@ def _described_plan(plan: Any) -> dict[str, Any]:
 
 
 VIEW = View()
+WATCHERS.append(VIEW.watch)
 atexit.register(VIEW.finish)

@@ -8,10 +8,11 @@ import pytest
 import mge
 from mge.dtype import as_dtype
 from mge.errors import InternalError, MgeError
-from mge.graph import LOCAL, Graph, Recording, print_graph
+from mge.graph import LOCAL, Graph, Recording
 from mge.jit import trace
 from mge.op import OPS
 from mge.parse import parse_graph
+from mge.text import print_graph
 from tests.core.ops.cases import (
     CASES,
     NAMES,

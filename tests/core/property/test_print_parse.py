@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 import mge
 from mge.capture import inline
 from mge.errors import MgeError
-from mge.graph import LOCAL, Recording, print_graph
+from mge.graph import LOCAL, Recording
 from mge.parse import parse_graph
+from mge.text import print_graph
 from tests.core.property.programs import programs
 
 

@@ -8,7 +8,7 @@ import pytest
 import mge
 import mge.functional as F
 import mge.module as M
-from mge import amp, graph
+from mge import amp, mode
 from mge.autodiff import GradManager
 from mge.errors import ArgumentError, DTypeError
 

@@ -11,8 +11,8 @@ import mge.functional as F
 from mge.autodiff import Function, GradManager, gradients
 from mge.errors import ArgumentError, DTypeError, MgeError, ShapeError, TraceError, UnsupportedError
 from mge.grad import ACTIVE
-from mge.mode import MANAGERS, MODE
 from mge.jit import trace
+from mge.mode import MANAGERS
 
 
 def floats(*values):

@@ -9,7 +9,7 @@ import pytest
 import mge
 import mge.module as M
 import mge.optimizer as optim
-from mge import amp, graph
+from mge import amp, graph, mode
 from mge.autodiff import GradManager
 from mge.errors import ArgumentError, DTypeError, ShapeError
 

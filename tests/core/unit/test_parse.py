@@ -9,11 +9,12 @@ import pytest
 import mge.functional as F
 from mge import parse
 from mge.errors import FileFormatError
-from mge.graph import Graph, print_graph
+from mge.graph import Graph
 from mge.jit import trace
 from mge.op import OPS, op
 from mge.parse import parse_graph
 from mge.tensor import tensor
+from mge.text import print_graph
 from mge.types import abstract
 
 HEAD = "graph(%0: f32[2, 3], %1: f32[3, 4] slow) {\n"

@@ -10,12 +10,12 @@ import pytest
 
 import mge
 import mge.functional as F
-from mge import autodiff, graph
+from mge import autodiff, graph, mode
 from mge.device import as_device
 from mge.graph import LOCAL
-from mge.mode import MODE
 from mge.jit import trace
 from mge.memory import current_strategy, memory
+from mge.mode import MANAGERS, MODE
 
 
 def floats(*values):
@@ -194,19 +194,13 @@ def test_eager_autocast_memory_and_managers_are_of_one_context():
     manager = autodiff.GradManager().attach(floats(1))
 
     def look():
-        return MODE.get().eager, MODE.get().cast, current_strategy(), autodiff_managers()
+        return MODE.get().eager, MODE.get().cast, current_strategy(), MANAGERS.get()
 
     with mge.eager(), memory("naive"), mge.amp.autocast(), manager:
         inside = look()
         outside = in_thread(look)
     assert inside[0] is True and inside[1] is not None and inside[2] == "naive" and len(inside[3]) == 1
     assert outside == look() == (False, None, "static", ())
-
-
-def autodiff_managers():
-    """The managers of this context, wherever the kernel keeps them."""
-    found = getattr(graph, "MANAGERS", None)
-    return found.get() if found is not None else MODE.get().managers
 
 
 def test_a_copied_context_keeps_its_mode():

@@ -12,9 +12,16 @@ import mge
 import mge.functional as F
 from mge import autodiff, graph, jit
 from mge.debug import debug
-from mge.errors import DTypeError, InternalError, MgeError, PluginNotInstalled, ShapeError, TraceError
-from mge.mode import MODE
+from mge.errors import (
+    DTypeError,
+    InternalError,
+    MgeError,
+    PluginNotInstalled,
+    ShapeError,
+    TraceError,
+)
 from mge.jit import trace
+from mge.mode import MODE
 from mge.tensor import ModuleBuffer
 
 SCALE = 2.0

@@ -14,7 +14,7 @@ import pytest
 import mge
 import mge.functional as F
 import mge.view
-from mge import cache
+from mge import execute
 from mge.debug import debug
 from mge.jit import trace
 from mge.view import View
@@ -59,12 +59,11 @@ def data_of(path):
 def view(tmp_path, monkeypatch):
     """Collect plans in a view of this test, written to ``view.html``."""
     made = View()
-    monkeypatch.setattr(cache, "VIEW", made)
-    watchers = list(cache.WATCHERS)
+    monkeypatch.setattr(mge.view, "VIEW", made)
+    monkeypatch.setattr(execute, "WATCHERS", [made.watch])
     path = tmp_path / "view.html"
     with debug(view=str(path)):
         yield made, path
-    cache.WATCHERS[:] = watchers
 
 
 def run_model(times=2):

@@ -16,6 +16,7 @@ import mge
 
 from ..debug import VARIABLES, debug, parse
 from ..errors import ArgumentError, DeviceError, FileFormatError, MgeError, PluginError
+from ..registry import call_hooks
 from ..threads import limit_threads
 from . import demo, doctor, environment, explain, infer, plugins
 
@@ -66,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit status: 0 well, 1 a check or the work failed, 2 wrong usage.
     """
     try:
-        arguments = _parser().parse_args(words)
+        arguments = _parser(sys.argv[1:] if words is None else words).parse_args(words)
         settings = dict(arguments.set)
         if settings.get("threads"):
             limit_threads(settings["threads"])
@@ -96,7 +97,7 @@ def _pipe_is_broken() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        return COMMANDS[arguments.command].run(arguments)
+        return arguments.run(arguments)
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -119,7 +120,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}\n  try: MGE_DEBUG=1 shows where"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mge",
         description="mge, a deep learning framework: a small kernel, and plugins for the rest",
@@ -134,7 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         words = f"{command.help[0].upper()}{command.help[1:]}."
-        command.add_arguments(commands.add_parser(name, help=command.help, description=words))
+        made = commands.add_parser(name, help=command.help, description=words)
+        made.set_defaults(run=command.run)
+        command.add_arguments(made)
+    if not COMMANDS.keys() & set(given):  # perhaps a command of a plugin, or the list of all
+        call_hooks("mge_cli", subparsers=commands)
     return parser
 
 

@@ -85,10 +85,10 @@ def _versions() -> Iterator[Finding]:
             continue
         for line in requirements:
             requirement, _, marker = line.partition(";")
-            if re.match(r"mge[-_.]core\b", requirement) and "extra" not in marker:
-                if not satisfies(mge.__version__, requirement):
-                    text = f"{package} needs {requirement.strip()}; mge-core is {mge.__version__}"
-                    yield Finding("versions", True, text)
+            is_core = re.match(r"mge[-_.]core\b", requirement) and "extra" not in marker
+            if is_core and not satisfies(mge.__version__, requirement):
+                text = f"{package} needs {requirement.strip()}; mge-core is {mge.__version__}"
+                yield Finding("versions", True, text)
 
 
 def satisfies(version: str, requirement: str) -> bool:
@@ -101,7 +101,14 @@ def satisfies(version: str, requirement: str) -> bool:
         if sign == "~=":
             holds = a >= b and a[: len(bound) - 1] == b[: len(bound) - 1]
         else:
-            holds = {"==": a == b, "!=": a != b, "<=": a <= b, ">=": a >= b, "<": a < b, ">": a > b}[sign]
+            holds = {
+                "==": a == b,
+                "!=": a != b,
+                "<=": a <= b,
+                ">=": a >= b,
+                "<": a < b,
+                ">": a > b,
+            }[sign]
         if not holds:
             return False
     return True

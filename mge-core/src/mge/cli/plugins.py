@@ -91,11 +91,11 @@ def _list(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def _show(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    shown = []
-    for plugin in _named(arguments.name, arguments.kind):
+    shown = [p for p in _built_in() if p["name"] == arguments.name]
+    for plugin in _named(arguments.name, arguments.kind) if not shown else ():
         registry.try_load(plugin)
         shown.append(facts_of(plugin) | {"traceback": plugin.traceback} | _offered(plugin))
-    return {"plugins": shown}, int(any(p["state"] != "loaded" for p in shown))
+    return {"plugins": shown}, int(any(p["state"] not in ("loaded", "built in") for p in shown))
 
 
 def _check(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -119,7 +119,13 @@ def _ops(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
             refused = sorted({a for a in answers if a not in ("kernel", "core")})
             kept = sum(a in ("kernel", "core") for a in answers)
             rows.append(
-                {"op": op.name, "base": op.is_base, "samples": len(answers), "accepted": kept, "refused": refused}
+                {
+                    "op": op.name,
+                    "base": op.is_base,
+                    "samples": len(answers),
+                    "accepted": kept,
+                    "refused": refused,
+                }
             )
     return {"device": str(device), "dtype": arguments.dtype, "ops": rows}, 0
 
@@ -151,13 +157,23 @@ def _env(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 def _expect(arguments: argparse.Namespace) -> int:
     """Compare the plugins that can be used, each tried in a process of its own, with those named."""
-    words = {w for w in re.split(r"[\s,-]+", arguments.expect) if w and not re.fullmatch(r"core|py[\d.]*", w)}
+    words = {
+        w
+        for w in re.split(r"[\s,-]+", arguments.expect)
+        if w and not re.fullmatch(r"core|py[\d.]*", w)
+    }
     checked = [check(p) for p in registry.plugins()]
     usable = [c for c in checked if c["state"] == "loaded"]
     called = [{c["name"], c["package"], c["package"].removeprefix("mge-")} for c in usable]
     missing = sorted(w for w in words if not any(w in names for names in called))
     extra = sorted(c["name"] for c, names in zip(usable, called) if not names & words)
-    facts = {"schema": SCHEMA, "expected": sorted(words), "missing": missing, "unexpected": extra, "plugins": checked}
+    facts = {
+        "schema": SCHEMA,
+        "expected": sorted(words),
+        "missing": missing,
+        "unexpected": extra,
+        "plugins": checked,
+    }
     if arguments.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -178,7 +194,13 @@ def facts_of(plugin: Plugin) -> dict[str, Any]:
 
 
 def _built_in() -> list[dict[str, Any]]:
-    own = {"package": "mge-core", "version": mge.__version__, "value": "", "state": "built in", "reason": ""}
+    own = {
+        "package": "mge-core",
+        "version": mge.__version__,
+        "value": "",
+        "state": "built in",
+        "reason": "",
+    }
     return [{"name": n, "kind": k, **own, "seconds": 0.0} for k, n in registry.BUILT_IN]
 
 
@@ -217,7 +239,7 @@ def check(plugin: Plugin, seconds: float = SECONDS) -> dict[str, Any]:
     reason, text = run_child(words, seconds)
     if not reason:
         try:
-            shown = json.loads(text[text.index("{") :])["plugins"]
+            shown = json.loads("{" + f"\n{text}".rpartition("\n{\n")[2])["plugins"]
             return next(s for s in shown if s["package"] == plugin.package)
         except (ValueError, KeyError, StopIteration):
             reason = "the process gave no answer"
@@ -246,9 +268,10 @@ def _answers(op: Op, device: Any, dtype: str) -> Iterator[tuple[Signature, str]]
     """Yield each sample of an op as a use on a device, and the device's answer."""
     wide = as_dtype(dtype)
     for arrays, attrs in op._samples(np.random.default_rng(0)) if op._samples is not None else ():
-        arrays = [np.asarray(a) for a in arrays]
-        types = [Type(a.shape, wide if a.dtype.kind == "f" else as_dtype(a.dtype)) for a in arrays]
+        arrays = [np.asarray(a) for a in arrays if a is not None]
         try:
+            kinds = [wide if a.dtype.kind == "f" else as_dtype(a.dtype) for a in arrays]
+            types = [Type(a.shape, k) for a, k in zip(arrays, kinds)]
             _, given = op.bind(tuple(types), dict(attrs))
             sig = op.signature(types, op.normal_attrs(given), device)
         except MgeError:  # not for this dtype
@@ -269,7 +292,9 @@ def _plugin_table(facts: dict[str, Any]) -> str:
         (p["name"], p["kind"], p["package"], p["version"] or "-", p["state"], p["reason"])
         for p in facts["plugins"]
     ]
-    broken = [f"unreadable metadata: {m['package']}: {m['reason']}" for m in facts.get("malformed", ())]
+    broken = [
+        f"unreadable metadata: {m['package']}: {m['reason']}" for m in facts.get("malformed", ())
+    ]
     return "\n".join([table(rows), *broken])
 
 
@@ -281,7 +306,7 @@ def _show_text(facts: dict[str, Any]) -> str:
             if value and name != "traceback":
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
                 rows.append((name, text))
-        blocks.append("\n".join([table(rows), plugin["traceback"]]).rstrip())
+        blocks.append("\n".join([table(rows), plugin.get("traceback", "")]).rstrip())
     return "\n\n".join(blocks)
 
 
@@ -300,7 +325,10 @@ def _ops_text(facts: dict[str, Any]) -> str:
 def _why_text(facts: dict[str, Any]) -> str:
     if not facts["uses"]:
         return f"{facts['op']}: no sample of it takes {facts['dtype']}"
-    meanings = {"kernel": f"{facts['device']} has a kernel", "core": "the core does it, on any device"}
+    meanings = {
+        "kernel": f"{facts['device']} has a kernel",
+        "core": "the core does it, on any device",
+    }
     return table([(u["use"], meanings.get(u["answer"], u["answer"])) for u in facts["uses"]])
 
 
@@ -312,7 +340,11 @@ def _env_text(facts: dict[str, Any]) -> str:
         ("packages", ", ".join(facts["packages"]) or "none"),
         *(("unreadable", f"{m['package']}: {m['reason']}") for m in facts["malformed"]),
     ]
-    changed = [v for v in VARIABLES if v in facts["settings"] and facts["settings"][v] != VARIABLES[v].default]
+    changed = [
+        v
+        for v in VARIABLES
+        if v in facts["settings"] and facts["settings"][v] != VARIABLES[v].default
+    ]
     return table(rows) + (f"\nnot the defaults: {', '.join(changed)}" if changed else "")
 
 

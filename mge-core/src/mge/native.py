@@ -1,0 +1,531 @@
+"""The native core's face: vendors' libraries as backends, and plans that run outside the interpreter.
+
+In: shared libraries that keep the contract of ``mge/plugin.h``; plans. Out: ``NativeBackend``, ``bind``.
+After ``discovery``; before ``plugin``.
+
+``mge._native`` loads with the first library. Without it (a checkout that was not built) everything else works, and
+plans run step by step in Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .debug import debug
+from .dtype import DType
+from .errors import (
+    ArgumentError,
+    DeviceError,
+    IndexRangeError,
+    MgeError,
+    OutOfMemory,
+    PluginContractError,
+    PluginIncompatible,
+    PluginUnavailable,
+)
+from .graph import GET, Graph, Node, Signature
+from .types import Type
+
+FAILED, UNSUPPORTED, OUT_OF_MEMORY, BAD_ARGUMENT, INDEX_RANGE, DEVICE_LOST = range(1, 7)  # MgeStatus
+_TUNE, _DETERMINISTIC = 1, 2  # MgeOpFlags
+_NONE, _INT, _FLOAT, _BOOL, _STRING, _DTYPE, _BYTES, _GRAPH = range(8)  # MgeAttrKind
+_TUPLES = {int: 8, float: 9, bool: 10, str: 11, DType: 12}
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}  # MgeTypeCode, DLPack's
+
+_module: Any = None
+
+
+def load_module() -> Any:
+    """Return ``mge._native``, set up with the settings of this process.
+
+    Raises
+    ------
+    PluginUnavailable
+        This installation has no native part.
+    """
+    global _module
+    if _module is None:
+        try:
+            from . import _native  # type: ignore[attr-defined]
+        except ImportError as error:
+            raise PluginUnavailable(
+                f"mge._native: this installation of mge-core has no native part ({error})",
+                hint="pip install mge-core, or build the checkout: pip install -e ./mge-core",
+            ) from None
+        _native.set_threads(thread_count())
+        _native.set_log_level(3 if debug.debug >= 2 else 2 if debug.debug else 1)
+        _native.tuning_open(str(tuning_path()))
+        _module = _native
+    return _module
+
+
+def thread_count() -> int:
+    """Return ``MGE_THREADS``, or the number of cores that this process may use."""
+    if debug.threads:
+        return debug.threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def tuning_path() -> Path:
+    """Return the file of this machine's tuning results, in ``MGE_CACHE`` or the user's cache folder."""
+    folder = Path(debug.cache) if debug.cache else Path("~/.cache/mge").expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        debug.log(1, f"tuning results are not kept: {folder} cannot be made")
+    machine = f"{platform.machine()} {_processor()} {os.cpu_count()}"
+    return folder / f"tuning-1-{hashlib.sha256(machine.encode()).hexdigest()[:12]}.txt"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            names = ("model name", "CPU part", "flags", "Features")
+            found = {line.partition(":")[0].strip(): line for line in lines if line.startswith(names)}
+            return " ".join(found.values())
+    except OSError:
+        return platform.processor()
+
+
+class NativeBackend:
+    """A device type from a vendor's library: what an entry point in ``mge.backends`` gives.
+
+    Parameters
+    ----------
+    library : str
+        The path of a shared library that exports ``mge_backend_entry_v1``, as ``mge.plugin.find_library`` finds it.
+
+    Attributes
+    ----------
+    name, vendor, version : str
+    priority : int
+    abi : tuple of int
+        The version of the contract that the library was made for.
+    is_host : bool
+        The host reads and writes the memory of its devices.
+
+    Raises
+    ------
+    PluginUnavailable
+        The library cannot be loaded, or this installation has no native part.
+    PluginIncompatible
+        It was built for another version of the contract.
+    PluginContractError
+        It is no backend, or its table lacks something.
+    """
+
+    def __init__(self, library: str) -> None:
+        module = load_module()
+        handle, problem = module.load(str(library))
+        if handle is None:
+            kind, text = problem
+            errors = {"incompatible": PluginIncompatible, "contract": PluginContractError}
+            raise errors.get(kind, PluginUnavailable)(text)
+        self._handle = handle
+        self.name, self.vendor, self.version = handle.name, handle.vendor, handle.version
+        self.priority, self.abi = handle.priority, handle.abi
+        self._devices: list[dict[str, Any]] = []
+        self._reason: str | None = None
+        for index in range(handle.device_count):
+            info = module.device_info(handle, index)
+            if not isinstance(info, dict):
+                self._reason = f"device {index}: {info[1]}"
+                break
+            self._devices.append(info)
+        self.is_host = all(d["is_host"] for d in self._devices)
+        self.has_graphs = handle.has_graphs
+        self.stream_count = (
+            max((d["stream_count"] for d in self._devices), default=1) if handle.has_streams else 1
+        )
+
+    def __repr__(self) -> str:
+        return f"<native backend {self.name} {self.version}>"
+
+    def probe(self) -> str | None:
+        """Return why no device works here, or None."""
+        if self._reason is None and not self._devices:
+            return "it has no device here"
+        return self._reason
+
+    def devices(self) -> Sequence[str]:
+        """Return the devices' names."""
+        return [d["name"] for d in self._devices]
+
+    def capabilities(self, dev: int) -> dict[str, Any]:
+        """Return what the vendor says of a device."""
+        import json
+
+        return json.loads(self._devices[dev]["capabilities"] or "{}")
+
+    def pool(self, dev: int) -> NativePool:
+        """Return a pool over the device's own memory."""
+        return NativePool(self._handle, dev, f"{self.name}:{dev}")
+
+    def supports(self, dev: int, use: Signature) -> str | None:
+        """Return why the library refuses a use of an op, or None."""
+        try:
+            op = _described(use)
+        except _Inexpressible as error:
+            return str(error)
+        return load_module().supports(self._handle, dev, op)
+
+    def kernel(self, dev: int, use: Signature) -> NativeKernel:
+        """Return the library's kernel for one use of an op."""
+        kernel, failed = load_module().prepare(self._handle, dev, _described(use))
+        where = f"{use.op.name} on {self.name}:{dev}"
+        if kernel is None:
+            raise _error(where, self, *failed)
+        return NativeKernel(kernel, where, self)
+
+    def compile(self, dev: int, graph: Graph) -> NativeKernel:
+        """Return one kernel for a whole graph.
+
+        Raises
+        ------
+        PluginContractError
+            The library takes no graphs.
+        DeviceError
+            It does not take this one; the text says why.
+        """
+        where = f"graph of {len(graph.nodes)} nodes on {self.name}:{dev}"
+        if not self.has_graphs:
+            raise PluginContractError(f"{where}: {self.name} takes no graphs")
+        kernel, failed = load_module().compile(self._handle, dev, _described_graph(graph))
+        if kernel is None:
+            raise DeviceError(f"{where}: {failed[1]}")
+        return NativeKernel(kernel, where, self)
+
+    def passes(self) -> Iterable[tuple[str, Callable[[Graph], Graph]]]:
+        """Return the passes of this device; a subclass may have some."""
+        return ()
+
+
+class NativeKernel:
+    """A kernel of a library; a plan runs it without coming here.
+
+    Attributes
+    ----------
+    handle : mge._native.Kernel
+    name : str
+        What the vendor calls it.
+    workspace_bytes : int, bytes
+    inplace : list of (input, output)
+        The outputs that may be written over an input.
+    """
+
+    __slots__ = ("_backend", "_where", "handle", "inplace", "name", "workspace_bytes")
+
+    def __init__(self, handle: Any, where: str, backend: NativeBackend) -> None:
+        self.handle, self._where, self._backend = handle, where, backend
+        self.name: str = handle.name
+        self.workspace_bytes: int = handle.workspace_bytes
+        self.inplace: list[tuple[int, int]] = handle.inplace
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: Any = None) -> None:
+        failed = self.handle(inputs, outputs)
+        if failed is not None:
+            raise self.error(*failed)
+
+    def error(self, status: int, text: str) -> MgeError:
+        """Return the error for a run that failed."""
+        return _error(self._where, self._backend, status, text)
+
+
+def _error(where: str, backend: NativeBackend, status: int, text: str) -> MgeError:
+    text = text or "it gave no reason"
+    if status == UNSUPPORTED:
+        maker = backend.vendor or f"the makers of {backend.name}"
+        return PluginContractError(
+            f"{where}: it refused after supports accepted the op: {text}", hint=f"report it to {maker}"
+        )
+    kinds: dict[int, type[MgeError]] = {
+        OUT_OF_MEMORY: OutOfMemory,
+        BAD_ARGUMENT: ArgumentError,
+        INDEX_RANGE: IndexRangeError,
+    }
+    return kinds.get(status, DeviceError)(f"{where}: {text}")
+
+
+class NativePool:
+    """The caching pool of a device's memory; the same face as ``device.Pool``."""
+
+    def __init__(self, backend: Any, dev: int, name: str) -> None:
+        self._pool = load_module().Pool(backend, dev)
+        self._name = name
+
+    def take(self, nbytes: int) -> Any:
+        """Return an aligned block of at least ``nbytes`` bytes; it comes back when nothing refers to it."""
+        block, failed = self._pool.take(nbytes)
+        return block if failed is None else self._fail(*failed)
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return a block that is neither cached nor counted: an arena."""
+        block, failed = self._pool.allocate(nbytes)
+        return block if failed is None else self._fail(*failed)
+
+    def _fail(self, status: int, text: str) -> Any:
+        if status == OUT_OF_MEMORY:
+            raise OutOfMemory(
+                f"memory of {self._name}: {text}", hint="a smaller batch, or a memory strategy: mge.memory(...)"
+            )
+        raise DeviceError(f"memory of {self._name}: {text}")
+
+    def give(self, block: Any) -> None:
+        """Nothing to do: the block knows its pool."""
+
+    def trim(self) -> None:
+        """Give all cached blocks back to the device."""
+        self._pool.trim()
+
+    def limit(self, nbytes: int) -> None:
+        """Let live blocks take at most ``nbytes`` bytes together; 0 is no limit."""
+        self._pool.set_limit(nbytes)
+
+    def reset_peak(self) -> None:
+        """Start the maxima again from what is in use now."""
+        self._pool.reset_peak()
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self._pool.statistics()[name]
+        except KeyError:
+            raise AttributeError(f"a pool has no {name!r}") from None
+
+
+# Descriptions of ops and graphs, as the native module takes them.
+
+
+class _Inexpressible(Exception):
+    """The contract has no words for an attribute."""
+
+
+def _described(use: Signature) -> Any:
+    found = use.notes.get("described")
+    if found is None:
+        flags = (_TUNE if debug.tune else 0) | (_DETERMINISTIC if debug.deterministic else 0)
+        try:
+            attrs = [(name, *_attribute(name, value)) for name, value in use.attrs]
+            inputs, outputs = [*map(_type, use.input_types)], [*map(_type, use.types)]
+            found = load_module().Op(use.op.name, attrs, inputs, outputs, flags)
+        except (OverflowError, TypeError, ValueError, RuntimeError) as error:  # of pybind11's casts
+            raise _Inexpressible(f"an attribute does not fit: {error}") from None
+        use.notes["described"] = found
+    return found
+
+
+def _type(type_: Type) -> tuple[int, int, tuple[int, ...]]:
+    return (*_dtype(type_.dtype), type_.shape)
+
+
+def _dtype(dtype: DType) -> tuple[int, int]:
+    return _CODES[dtype.name.rstrip("0123456789")], dtype.itemsize * 8
+
+
+def _attribute(name: str, value: Any) -> tuple[int, Any]:
+    """Return an attribute's kind and value."""
+    if value is None:
+        return _NONE, None
+    for kind, number in ((bool, _BOOL), (int, _INT), (float, _FLOAT), (str, _STRING), (bytes, _BYTES)):
+        if isinstance(value, kind):
+            return number, value
+    if isinstance(value, DType):
+        return _DTYPE, _dtype(value)
+    if isinstance(value, Graph):
+        return _GRAPH, _described_graph(value)
+    if isinstance(value, tuple):
+        kinds = {type(v) for v in value}
+        if kinds == {int, float}:
+            kinds = {float}
+        if len(kinds) <= 1 and kinds <= _TUPLES.keys():
+            kind = next(iter(kinds), int)
+            return _TUPLES[kind], [_dtype(v) if kind is DType else v for v in value]
+    raise _Inexpressible(f"the contract has no attributes as {name}={value!r}")
+
+
+def _described_graph(graph: Graph) -> Any:
+    numbers: dict[Node, int] = {}
+    types: list[Type] = []
+    constants: dict[int, np.ndarray] = {}
+    nodes = []
+    for node in (*graph.inputs, *graph.nodes):
+        if node.sig.op is GET:
+            numbers[node] = numbers[node.inputs[0]] + node.sig.attrs[0][1]
+            continue
+        first = numbers[node] = len(types)
+        types.extend(node.sig.types)
+        if node.sig.op.name == "constant":
+            constants[first] = np.ascontiguousarray(node.sig.op._reference(**dict(node.sig.attrs)))
+        elif not node.sig.op.is_leaf:
+            outputs = list(range(first, len(types)))
+            nodes.append((_described(node.sig), [numbers[i] for i in node.inputs], outputs))
+    ends = [[numbers[n] for n in side] for side in (graph.inputs, graph.outputs)]
+    return load_module().Graph([*map(_type, types)], nodes, *ends, constants)
+
+
+# Plans.
+
+
+def workspace_bytes(steps: Sequence[Any]) -> int:
+    """Return the scratch that a plan's kernels need: for each stream as much as its most demanding step."""
+    most: dict[tuple[Any, int], int] = {}
+    for step in steps:
+        if isinstance(step.kernel, NativeKernel):
+            lane = (step.slot.node.sig.device, step.slot.stream)
+            most[lane] = max(most.get(lane, 0), step.kernel.workspace_bytes)
+    return sum(-(-n // 64) * 64 for n in most.values())
+
+
+class NativePlan:
+    """A plan as the native executor holds it, over one arena.
+
+    Attributes
+    ----------
+    has_calls : bool
+        Some steps are Python functions.
+    inputs, results : list of int
+        Which inputs of the plan, and which storages, a run takes arrays of.
+    step : int
+        Where the last run failed.
+    """
+
+    def __init__(self, plan: Any, calls: Sequence[tuple], arena: Any) -> None:
+        native = [isinstance(s.kernel, NativeKernel) for s in plan.steps]
+        self.has_calls = not all(native)
+        self.inputs = [s.source for s in plan.storages if s.kind == "input"]
+        self.results = [i for i, s in enumerate(plan.storages) if s.kind == "result"]
+        self._places: dict[int, tuple[int, int]] = {}
+        for i, storage in enumerate(plan.storages):
+            if storage.kind == "arena":
+                self._places[i] = (0, plan.memory.offsets[plan.arena[i]])
+            elif storage.kind == "constant":
+                self._places[i] = (1, storage.source.ctypes.data)
+            elif storage.kind == "input":
+                self._places[i] = (2, self.inputs.index(storage.source))
+            else:
+                self._places[i] = (3, self.results.index(i))
+        values = [(*_type(v.type), *self._places[v.storage]) for v in plan.values]
+        waits = _waits(plan) if any(s.slot.stream for s in plan.steps) or _is_mixed(plan) else {}
+        awaited = {w for row in waits.values() for w in row}
+        steps = [
+            (s.kernel.handle if native[i] else None, s.inputs, s.outputs, s.slot.stream, waits.get(i, ()), i in awaited)
+            for i, s in enumerate(plan.steps)
+        ]
+        python = [None if native[i] else (call[0], call[1:]) for i, call in enumerate(calls)]
+        sizes = [[s.nbytes for s in plan.storages if s.kind == kind] for kind in ("input", "result")]
+        self._plan, self._arena = plan, arena
+        self._handle = load_module().Plan(values, steps, python, *sizes)
+        if self._handle.failure is not None:
+            first = next(s for s in plan.steps if isinstance(s.kernel, NativeKernel))
+            raise first.kernel.error(*self._handle.failure)
+        self._at = plan.memory.arena_bytes
+
+    @property
+    def step(self) -> int:
+        """Where the last run failed."""
+        return self._handle.step
+
+    def run(self, inputs: list[Any], results: list[Any], times: Any = None) -> None:
+        """Run all steps; ``times`` takes start and end of each, in ns.
+
+        Raises
+        ------
+        MgeError
+            A kernel failed: ``step`` says which. What a Python step raises passes through.
+        """
+        failed = self._handle.run(self._arena, self._at, inputs, results, times)
+        if failed is not None:
+            raise self._plan.steps[self.step].kernel.error(*failed)
+
+
+def bind(plan: Any, calls: Sequence[tuple], arena: Any) -> NativePlan | None:
+    """Return a plan for the native executor; None where no step has a native kernel.
+
+    Parameters
+    ----------
+    plan : Plan
+    calls : sequence of (kernel, inputs, outputs, stream)
+        What runs a step in Python; the lists are filled before each run.
+    arena : ndarray
+        At least ``plan.memory.arena_bytes + plan.workspace_bytes`` bytes.
+    """
+    if not any(isinstance(s.kernel, NativeKernel) for s in plan.steps):
+        return None
+    return NativePlan(plan, calls, arena)
+
+
+def _lane(step: Any) -> tuple[Any, int] | None:
+    """Return the stream that a step runs on; None for one that is complete when its call returns."""
+    device = step.slot.node.sig.device
+    is_async = isinstance(step.kernel, NativeKernel) and step.kernel._backend._handle.has_streams
+    return (device, step.slot.stream) if is_async else None
+
+
+def _is_mixed(plan: Any) -> bool:
+    """Whether work of one stream is read outside it."""
+    lanes = {_lane(s) for s in plan.steps}
+    return len(lanes) > 1
+
+
+def _waits(plan: Any) -> dict[int, list[int]]:
+    """Return for each step the earlier steps that it must wait for.
+
+    A step depends on each earlier one that touched the same bytes, unless both only read. That covers what flows
+    from step to step, and bytes of the arena that are used again. What a wait already implies is left out.
+    """
+    touched: dict[Any, list[tuple[int, int, int, bool]]] = {}  # memory -> (low, high, step, writes)
+    known: dict[Any, dict[Any, int]] = {}  # lane -> lane -> the last step of it that has finished for sure
+    at_step: list[dict[Any, int]] = []
+    waits: dict[int, list[int]] = {}
+    lanes = [_lane(s) for s in plan.steps]
+    for i, step in enumerate(plan.steps):
+        uses = [(v, False) for v in step.inputs] + [(v, True) for v in step.outputs]
+        needed = set()
+        for v, writes in uses:
+            memory, low, high = _extent(plan, v)
+            needed |= {
+                s for a, b, s, wrote in touched.get(memory, ()) if a < high and low < b and (writes or wrote)
+            }
+        lane = lanes[i]
+        mine = known.setdefault(lane, {})
+        _merge(mine, known.get(None, {}))  # the host's thread waited before it came here
+        row = []
+        for s in sorted(needed, reverse=True):
+            other = lanes[s]
+            if other is None or other == lane or mine.get(other, -1) >= s:
+                continue
+            row.append(s)
+            _merge(mine, at_step[s])
+            mine[other] = max(mine.get(other, -1), s)
+        if row:
+            waits[i] = sorted(row)
+        at_step.append(dict(mine))
+        for v, writes in uses:
+            memory, low, high = _extent(plan, v)
+            history = touched.setdefault(memory, [])
+            if writes:  # what it covers, it also waited for
+                history[:] = [t for t in history if not (low <= t[0] and t[1] <= high)]
+            history.append((low, high, i, writes))
+    return waits
+
+
+def _merge(into: dict[Any, int], other: dict[Any, int]) -> None:
+    for lane, step in other.items():
+        into[lane] = max(into.get(lane, -1), step)
+
+
+def _extent(plan: Any, v: int) -> tuple[Any, int, int]:
+    """Return which memory a value is in, and from where to where."""
+    index = plan.values[v].storage
+    if index in plan.arena:
+        low = plan.memory.offsets[plan.arena[index]]
+        return "arena", low, low + plan.storages[index].nbytes
+    return index, 0, 1
