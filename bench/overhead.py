@@ -17,7 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 
-_odd = [name for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if os.environ.pop(name, None) is not None]
+_odd = [
+    name
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+    if os.environ.pop(name, None) is not None
+]
 if _odd:  # a fair NumPy: these are set for old versions of OpenBLAS, and read when it loads
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -82,7 +86,11 @@ def ours() -> dict[str, tuple[Callable[[], object], int, float]]:
             chain()
             drop()
 
-    array, zero, out = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32), np.empty((8, 8), np.float32)
+    array, zero, out = (
+        np.ones((8, 8), np.float32),
+        np.zeros((8, 8), np.float32),
+        np.empty((8, 8), np.float32),
+    )
 
     def kernels() -> None:
         for _ in range(CALLS):
@@ -131,7 +139,11 @@ def peer() -> dict[str, tuple[Callable[[], object], int, float]]:
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)
+        torch.nn.Linear(784, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.randn(BATCH, 784), torch.randint(0, 10, (BATCH,))
@@ -171,7 +183,12 @@ def main() -> None:
     ratios = [a / b for a, b in zip(found["mlp_step_untraced"], found["mlp_step_traced"])]
     medians["untraced_over_traced"] = statistics.median(ratios)
     if options.json:
-        print(json.dumps({name: round(value, 4) for name, value in medians.items()} | {"rounds": options.rounds}))
+        print(
+            json.dumps(
+                {name: round(value, 4) for name, value in medians.items()}
+                | {"rounds": options.rounds}
+            )
+        )
         return
     for name, value in medians.items():
         unit = "" if "over" in name else "ms a step" if "mlp" in name else "µs a call"

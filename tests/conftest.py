@@ -34,7 +34,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core; two with two BLAS threads each only wait
+    if (
+        "PYTEST_XDIST_WORKER" in os.environ
+    ):  # each worker has a core; two with two BLAS threads each only wait
         from mge.threads import limit_threads
 
         limit_threads(1)

@@ -18,7 +18,11 @@ BUDGET = 5000  # lines of code of the kernel; a record in docs/decisions/ raises
 NORMAL = 310  # lines of a file, comments included; a longer file is marked
 LIMIT = 500  # a longer file needs a reason in tests/core/architecture/test_size.py
 
-RECORDS = {"ops", "control", "flow"}  # op records count apart; the last two need gradients, so they come later
+RECORDS = {
+    "ops",
+    "control",
+    "flow",
+}  # op records count apart; the last two need gradients, so they come later
 
 _NO_CODE = {
     tokenize.COMMENT,

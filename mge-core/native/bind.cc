@@ -297,7 +297,10 @@ class CallableKernel {
   const std::shared_ptr<Kernel>& kernel() const { return kernel_; }
 
   // None, or (status, text).
-  py::object call(const py::sequence& inputs, const py::sequence& outputs) {
+  py::object call(const py::sequence& inputs, const py::sequence& outputs) { return repeat(inputs, outputs, 1); }
+
+  // The same, `count` times in a row: what a benchmark subtracts.
+  py::object repeat(const py::sequence& inputs, const py::sequence& outputs, int64_t count) {
     if (inputs.size() != inputs_->types.size() || outputs.size() != outputs_->types.size())
       throw py::value_error("the number of arrays differs from the number of inputs or outputs");
     std::vector<MgeTensor> tensors(inputs.size() + outputs.size());
@@ -308,10 +311,11 @@ class CallableKernel {
       pointers[at] = fill(tensors[at], outputs[i], *outputs_, i, true);
     }
     MgeError error = no_error();
-    int status;
+    int status = MGE_OK;
     {
       py::gil_scoped_release release;
-      status = run(pointers.data(), pointers.data() + inputs.size(), &error);
+      for (int64_t i = 0; i < count && status == MGE_OK; ++i)
+        status = run(pointers.data(), pointers.data() + inputs.size(), &error);
     }
     return result_of(status, error);
   }
@@ -610,6 +614,7 @@ PYBIND11_MODULE(_native, m) {
 
   py::class_<CallableKernel, std::shared_ptr<CallableKernel>>(m, "Kernel")
       .def("__call__", &CallableKernel::call)
+      .def("repeat", &CallableKernel::repeat)
       .def_property_readonly("name", [](const CallableKernel& k) { return k.kernel()->name(); })
       .def_property_readonly("flags", [](const CallableKernel& k) { return k.kernel()->flags(); })
       .def_property_readonly("workspace_bytes", [](const CallableKernel& k) { return k.kernel()->workspace_bytes(); })

@@ -1,4 +1,4 @@
-"""What tests of the kernel share: a clean plan cache and counters, and a tiny optimizer."""
+"""What tests of the kernel share: a clean plan cache, counters, and a tiny optimizer."""
 
 import pytest
 
@@ -29,6 +29,25 @@ def counts():
     seen, debug.seen = debug.seen, set()
     yield Counts()
     debug.seen = seen
+
+
+class Calls:
+    """Counts the runs of a Python function; a trace sees nothing of it."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self):
+        self.made.append(1)
+
+    def __len__(self):
+        return len(self.made)
+
+
+@pytest.fixture
+def calls():
+    """Call it to count; ``len`` is the count."""
+    return Calls()
 
 
 def descend(parameters, rate=0.1):

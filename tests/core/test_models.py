@@ -48,7 +48,9 @@ class Block(M.Module):
         self.bn2 = M.BatchNorm2d(outer)
         self.down = None
         if stride != 1 or inner != outer:
-            self.down = M.Sequential(M.Conv2d(inner, outer, 1, stride, bias=False), M.BatchNorm2d(outer))
+            self.down = M.Sequential(
+                M.Conv2d(inner, outer, 1, stride, bias=False), M.BatchNorm2d(outer)
+            )
 
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)))
@@ -61,7 +63,9 @@ class ResNet18(M.Module):
 
     def __init__(self, width=8):
         super().__init__()
-        self.stem = M.Sequential(M.Conv2d(3, width, 3, 1, 1, bias=False), M.BatchNorm2d(width), M.ReLU())
+        self.stem = M.Sequential(
+            M.Conv2d(3, width, 3, 1, 1, bias=False), M.BatchNorm2d(width), M.ReLU()
+        )
         blocks, inner = [], width
         for stage in range(4):
             outer = width * 2**stage
@@ -116,12 +120,16 @@ class Transformer(M.Module):
 
 def images(i, channels, size, count=2):
     rng = np.random.default_rng(100 + i)
-    return rng.normal(size=(count, channels, size, size)).astype("float32"), rng.integers(0, 10, count).astype("int32")
+    return rng.normal(size=(count, channels, size, size)).astype("float32"), rng.integers(
+        0, 10, count
+    ).astype("int32")
 
 
 def tokens(i, rows, columns):
     rng = np.random.default_rng(200 + i)
-    return rng.integers(0, 11, (rows, columns)).astype("int32"), rng.integers(0, 11, (rows, columns)).astype("int32")
+    return rng.integers(0, 11, (rows, columns)).astype("int32"), rng.integers(
+        0, 11, (rows, columns)
+    ).astype("int32")
 
 
 MODELS = {
@@ -133,10 +141,7 @@ MODELS = {
 
 
 def cross_entropy(logits, labels):
-    classes = logits.shape[-1]
-    return F.nn.cross_entropy(logits.reshape(-1, classes), labels.reshape(-1)) if hasattr(F, "nn") else (
-        F.cross_entropy(logits.reshape(-1, classes), labels.reshape(-1))
-    )
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
 def losses_of(name, traced=False, steps=None):
@@ -219,7 +224,10 @@ def gan(traced=False, steps=STEPS):
     made = []
     for i in range(steps):
         rng = np.random.default_rng(300 + i)
-        real, noise = rng.normal(size=(6, 2)).astype("float32"), rng.normal(size=(6, 3)).astype("float32")
+        real, noise = (
+            rng.normal(size=(6, 2)).astype("float32"),
+            rng.normal(size=(6, 3)).astype("float32"),
+        )
         made += chosen(mge.tensor(real), mge.tensor(noise))
     return [m.item() for m in made], [p.numpy() for net in (g, d) for p in net.parameters()]
 
@@ -273,7 +281,9 @@ def torch_resnet(torch, width=8):
             self.bn2 = nn.BatchNorm2d(outer)
             self.down = None
             if stride != 1 or inner != outer:
-                self.down = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+                self.down = nn.Sequential(
+                    nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+                )
 
         def forward(self, x):
             y = torch.relu(self.bn1(self.conv1(x)))
@@ -283,11 +293,16 @@ def torch_resnet(torch, width=8):
     class TorchResNet(nn.Module):
         def __init__(self):
             super().__init__()
-            self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+            self.stem = nn.Sequential(
+                nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+            )
             blocks, inner = [], width
             for stage in range(4):
                 outer = width * 2**stage
-                blocks += [TorchBlock(inner, outer, 1 if stage == 0 else 2), TorchBlock(outer, outer, 1)]
+                blocks += [
+                    TorchBlock(inner, outer, 1 if stage == 0 else 2),
+                    TorchBlock(outer, outer, 1),
+                ]
                 inner = outer
             self.blocks = nn.Sequential(*blocks)
             self.head = nn.Linear(inner, 10)
@@ -339,7 +354,9 @@ def torch_losses(torch, net, name, copy):
         x, y = (torch.from_numpy(a) for a in data(i))
         optimizer.zero_grad()
         logits = net(x if x.dtype == torch.float32 else x.long())
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.long().reshape(-1))
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), y.long().reshape(-1)
+        )
         loss.backward()
         optimizer.step()
         made.append(loss.item())
@@ -364,12 +381,16 @@ def copy_by_name(torch, net, ours):
 
 
 def test_lenet_beside_pytorch(torch):
-    wanted = torch_losses(torch, torch_lenet(torch), "LeNet", functools.partial(copy_in_order, torch))
+    wanted = torch_losses(
+        torch, torch_lenet(torch), "LeNet", functools.partial(copy_in_order, torch)
+    )
     assert_close(eager_losses("LeNet")[0], wanted)
 
 
 def test_resnet_beside_pytorch(torch):
-    wanted = torch_losses(torch, torch_resnet(torch), "ResNet-18", functools.partial(copy_by_name, torch))
+    wanted = torch_losses(
+        torch, torch_resnet(torch), "ResNet-18", functools.partial(copy_by_name, torch)
+    )
     assert_close(eager_losses("ResNet-18")[0], wanted)
 
 
@@ -400,7 +421,10 @@ def test_lstm_beside_pytorch(torch):
                 theirs[name].copy_(torch.from_numpy(mine[name].numpy().copy()))
             rest = [p for n, p in mine.items() if n.startswith("lstm")]
             lstm = [p for n, p in theirs.items() if n.startswith("lstm")]
-            assert [tuple(p.shape) for p in lstm] == [tuple(p.shape) for p in rest], (list(mine), list(theirs))
+            assert [tuple(p.shape) for p in lstm] == [tuple(p.shape) for p in rest], (
+                list(mine),
+                list(theirs),
+            )
             for t, p in zip(lstm, rest):
                 t.copy_(torch.from_numpy(p.numpy().copy()))
 
@@ -414,7 +438,10 @@ def test_gan_beside_pytorch(torch):
     d = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(0.1), nn.Linear(8, 1))
     copy_in_order(torch, g, set_values(generator(), 1))
     copy_in_order(torch, d, set_values(discriminator(), 2))
-    g_optimizer, d_optimizer = torch.optim.Adam(g.parameters(), 0.01), torch.optim.Adam(d.parameters(), 0.01)
+    g_optimizer, d_optimizer = (
+        torch.optim.Adam(g.parameters(), 0.01),
+        torch.optim.Adam(d.parameters(), 0.01),
+    )
     softplus = nn.functional.softplus
     wanted = []
     for i in range(STEPS):

@@ -45,6 +45,7 @@ from .interop import from_dlpack
 from .memory import memory
 from .mode import eager
 from .modelfile import load_model
+from .native import get_cmake_dir, get_include
 from .parse import parse_graph
 from .run import eval, sync
 from .serialization import load, save
@@ -67,15 +68,15 @@ __all__ = [
     "ArgumentError", "DTypeError", "DeviceError", "FileFormatError", "InternalError", "MgeError", "OutOfMemory",
     "Parameter", "PluginContractError", "PluginError", "PluginIncompatible", "PluginNotInstalled",
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
-    "from_dlpack", "get_allocated_memory", "get_default_device", "get_device_count", "get_max_allocated_memory",
-    "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available", "load", "load_model", "memory",
+    "from_dlpack", "get_allocated_memory", "get_cmake_dir", "get_default_device", "get_device_count", "get_include",
+    "get_max_allocated_memory", "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available", "load", "load_model", "memory",
     "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
 ]  # fmt: skip
 __all__.extend([*_DTYPES, *_MODULES])
 
 
-def _show(*plan: Any) -> None:
-    importlib.import_module(".view", __name__).VIEW.add(*plan)
+def _show(stages: Any, plan: Any, prologue: Any) -> None:
+    importlib.import_module(".view", __name__).VIEW.add(stages, plan, prologue)
 
 
 cache.show = _show  # the page of MGE_VIEW is loaded with the first plan that it shows

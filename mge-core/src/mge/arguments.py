@@ -42,7 +42,9 @@ class Arguments:
         parameters = self.signature.parameters.values()
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.input_names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
-        self.optional_inputs = sum(p.default is None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.optional_inputs = sum(
+            p.default is None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
+        )
         self.attr_names = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         self._defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         self._kinds = {p.name: str(p.annotation) for p in parameters}
@@ -118,14 +120,18 @@ class Arguments:
         elif "DType" in plain:
             return as_dtype(value)
         elif "float" in plain and isinstance(value, (int, float, np.number, np.bool_)):
-            return float(value) if value == value else np.nan  # one object for all, so that keys compare equal
+            return (
+                float(value) if value == value else np.nan
+            )  # one object for all, so that keys compare equal
         elif "bool" in plain and isinstance(value, (bool, np.bool_)):
             return bool(value)
         elif "int" in plain and isinstance(value, (int, np.integer, np.bool_)):
             return int(value)
         elif "bool" in plain and isinstance(value, (int, np.integer)) and value in (0, 1):
             return bool(value)
-        elif "int" in plain and isinstance(value, (float, np.floating)) and float(value).is_integer():
+        elif (
+            "int" in plain and isinstance(value, (float, np.floating)) and float(value).is_integer()
+        ):
             return int(value)
         elif "int" in plain and hasattr(value, "_node") and value.ndim == 0:
             return value.__index__()
@@ -135,7 +141,9 @@ class Arguments:
             return tuple(self._normal_value(name, v, items) for v in value.tolist())
         elif items and (isinstance(value, (int, float, np.number)) or hasattr(value, "_node")):
             return (self._normal_value(name, value, items),)
-        raise self.error(f"{name} is {value!r} ({type(value).__name__}); it must be {self._kinds[name]}")
+        raise self.error(
+            f"{name} is {value!r} ({type(value).__name__}); it must be {self._kinds[name]}"
+        )
 
     def error(self, what: str) -> ArgumentError:
         """Return the error for a call that does not fit the signature."""
@@ -150,7 +158,13 @@ def promoted_types(op: Op, types: Sequence[Any]) -> tuple[Type, ...]:
             return tuple(types)
         strong = [t.dtype for t in types if isinstance(t, Type)]
         return tuple(t if isinstance(t, Type) else Type((), promote(*strong, t)) for t in types)
-    dtype = promote(*(types[i].dtype if isinstance(types[i], Type) else types[i] for i in chosen if i < len(types)))
+    dtype = promote(
+        *(
+            types[i].dtype if isinstance(types[i], Type) else types[i]
+            for i in chosen
+            if i < len(types)
+        )
+    )
     if op.promotes == "float":
         dtype = float_of(dtype)
     result = list(types)

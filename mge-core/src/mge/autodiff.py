@@ -49,7 +49,11 @@ class GradManager:
         self._snapshot: dict[int, Node] = {}
         self._tape: Tape | None = None
 
-    def attach(self, tensors: Tensor | Iterable[Tensor], callbacks: Callback | Sequence[Callback] | None = None) -> GradManager:
+    def attach(
+        self,
+        tensors: Tensor | Iterable[Tensor],
+        callbacks: Callback | Sequence[Callback] | None = None,
+    ) -> GradManager:
         """Differentiate by these tensors too; returns the manager.
 
         Parameters
@@ -68,13 +72,13 @@ class GradManager:
         added = [callbacks] if callable(callbacks) else list(callbacks or ())
         for tensor in several:
             if not isinstance(tensor, Tensor):
-                raise DTypeError(f"attach: {tensor!r} is a {type(tensor).__name__}; only tensors can be attached").add_place(
-                    user_place()
-                )
+                raise DTypeError(
+                    f"attach: {tensor!r} is a {type(tensor).__name__}; only tensors can be attached"
+                ).add_place(user_place())
             if not tensor.dtype.is_float:
-                raise DTypeError(f"attach: the tensor is {tensor._node.type}; only float tensors have gradients").add_place(
-                    user_place()
-                )
+                raise DTypeError(
+                    f"attach: the tensor is {tensor._node.type}; only float tensors have gradients"
+                ).add_place(user_place())
         for tensor in several:
             known = self._attached.get(id(tensor))
             if known is not None and known[0]() is tensor:
@@ -99,7 +103,9 @@ class GradManager:
             The manager is active already.
         """
         if self._tape is not None:
-            raise TraceError("GradManager: it is recording already", hint="one `with gm:` at a time").add_place(user_place())
+            raise TraceError(
+                "GradManager: it is recording already", hint="one `with gm:` at a time"
+            ).add_place(user_place())
         self._tape = tape = Tape()
         for key, (ref, _) in list(self._attached.items()):
             tensor = ref()
@@ -120,7 +126,11 @@ class GradManager:
         self._snapshot.clear()
         MANAGERS.set(tuple(m for m in MANAGERS.get() if m is not self))
 
-    def backward(self, y: Tensor | Sequence[Tensor] | None = None, dy: Tensor | Sequence[Tensor] | None = None) -> None:
+    def backward(
+        self,
+        y: Tensor | Sequence[Tensor] | None = None,
+        dy: Tensor | Sequence[Tensor] | None = None,
+    ) -> None:
         """Add the gradients of ``y`` to each attached tensor's ``.grad``, then release.
 
         Parameters
@@ -152,10 +162,16 @@ class GradManager:
         ys = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
         dys = [None] * len(ys) if dy is None else [dy] if isinstance(dy, Tensor) else list(dy)
         _check(ys, dys)
-        alive = [(t, callbacks) for ref, callbacks in self._attached.values() if (t := ref()) is not None]
+        alive = [
+            (t, callbacks) for ref, callbacks in self._attached.values() if (t := ref()) is not None
+        ]
         alive = [(t, callbacks) for t, callbacks in alive if id(t) in self._snapshot]
         targets = [self._snapshot[id(t)] for t, _ in alive]
-        found = gradient_nodes([t._node for t in ys], targets, dys, self._tape) if ys else [None] * len(targets)
+        found = (
+            gradient_nodes([t._node for t in ys], targets, dys, self._tape)
+            if ys
+            else [None] * len(targets)
+        )
         for (tensor, callbacks), gradient in zip(alive, found):
             if gradient is None:
                 continue
@@ -185,7 +201,12 @@ class GradManagerGroup:
         self._managers = list(managers)
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
-        return GradManagerGroup([*self._managers, *(other._managers if isinstance(other, GradManagerGroup) else [other])])
+        return GradManagerGroup(
+            [
+                *self._managers,
+                *(other._managers if isinstance(other, GradManagerGroup) else [other]),
+            ]
+        )
 
     def record(self) -> None:
         """Make all of them active."""
@@ -218,23 +239,27 @@ def _end_backward(managers: Sequence[GradManager]) -> None:
     """Compute the gradients in eager mode, now that the history is gone; else the pending graph may be cut here."""
     mode = MODE.get()
     if mode.eager and mode.recording is None:
-        graph.evaluate([t.grad._node for m in managers for t in m.attached_tensors() if t.grad is not None])
+        graph.evaluate(
+            [t.grad._node for m in managers for t in m.attached_tensors() if t.grad is not None]
+        )
     graph.boundary()
 
 
 def _check(ys: Sequence[Any], dys: Sequence[Any]) -> None:
     if len(ys) != len(dys):
-        raise ArgumentError(f"backward: {len(ys)} results and {len(dys)} gradients were given; there must be as many").add_place(
-            user_place()
-        )
+        raise ArgumentError(
+            f"backward: {len(ys)} results and {len(dys)} gradients were given; there must be as many"
+        ).add_place(user_place())
     for y, dy in zip(ys, dys):
         if not isinstance(y, Tensor) or not y.dtype.is_float:
             given = y._node.type if isinstance(y, Tensor) else type(y).__name__
-            raise DTypeError(f"backward: y is {given}; it must be a float tensor").add_place(user_place())
-        if dy is not None and dy._node.type is not y._node.type:
-            raise ArgumentError(f"backward: dy is {dy._node.type} and y is {y._node.type}; they must be the same").add_place(
+            raise DTypeError(f"backward: y is {given}; it must be a float tensor").add_place(
                 user_place()
             )
+        if dy is not None and dy._node.type is not y._node.type:
+            raise ArgumentError(
+                f"backward: dy is {dy._node.type} and y is {y._node.type}; they must be the same"
+            ).add_place(user_place())
 
 
 class Function:
@@ -286,13 +311,27 @@ class Function:
                 raise ArgumentError(
                     f"{type(self).__name__}.backward returned {len(grads)} gradients for {len(inputs)} inputs"
                 ).add_place(user_place())
-            return tuple(create.zeros_like(x) if g is None else g for x, g, f in zip(inputs, grads, floats) if f)
+            return tuple(
+                create.zeros_like(x) if g is None else g
+                for x, g, f in zip(inputs, grads, floats)
+                if f
+            )
 
         device = results[0].device
         backward_graph, captured, _, _ = capture(
             backward, [r._node.type for r in results], device, f"{type(self).__name__}.backward"
         )
         nodes = [*(x._node for x in inputs), *(r._node for r in results), *captured]
-        attrs = OPS["custom"].normal_attrs({"backward": backward_graph, "inputs": len(inputs), "outputs": len(results)})
-        outputs = record_nodes(OPS["custom"].signature([n.type for n in nodes], attrs, device), nodes)
-        return outputs if several and isinstance(outputs, tuple) else (outputs,) if several else outputs
+        attrs = OPS["custom"].normal_attrs(
+            {"backward": backward_graph, "inputs": len(inputs), "outputs": len(results)}
+        )
+        outputs = record_nodes(
+            OPS["custom"].signature([n.type for n in nodes], attrs, device), nodes
+        )
+        return (
+            outputs
+            if several and isinstance(outputs, tuple)
+            else (outputs,)
+            if several
+            else outputs
+        )

@@ -68,7 +68,9 @@ class Prologue:
 
     def __init__(self, graph: Graph, strategy: str) -> None:
         self.plan = Plan(graph, (), strategy)
-        self._results: OrderedDict[tuple[int, ...], tuple[list[weakref.ref[Node]], list[Any]]] = OrderedDict()
+        self._results: OrderedDict[tuple[int, ...], tuple[list[weakref.ref[Node]], list[Any]]] = (
+            OrderedDict()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +84,9 @@ class Prologue:
         if found is not None and all(ref() is leaf for ref, leaf in zip(found[0], leaves)):
             debug.counts["prologue_hits"] += 1
             return found[1]
-        for stale in [k for k, (refs, _) in self._results.items() if any(ref() is None for ref in refs)]:
+        for stale in [
+            k for k, (refs, _) in self._results.items() if any(ref() is None for ref in refs)
+        ]:
             del self._results[stale]
         debug.counts["prologues_run"] += 1
         buffers = execute(self.plan, [leaf.buffer for leaf in leaves])
@@ -121,7 +125,9 @@ class CompiledPlan(NamedTuple):
     @property
     def nbytes(self) -> int:
         """An estimate of the host memory that keeping the plan takes: its constants, and its bookkeeping."""
-        return STEP_BYTES * len(self.plan.steps) + sum(s.nbytes for s in self.plan.storages if s.kind == "constant")
+        return STEP_BYTES * len(self.plan.steps) + sum(
+            s.nbytes for s in self.plan.storages if s.kind == "constant"
+        )
 
     def run(self, leaves: Sequence[Node]) -> list[Any]:
         """Run over the values of leaves, one for each of ``leaves``; return a buffer for each of ``wanted``."""
@@ -201,7 +207,9 @@ class PlanCache:
                 return plan
         return None
 
-    def _compile(self, structure: _Structure, key: Key, graph: Callable[[tuple[int, ...]], Graph]) -> CompiledPlan:
+    def _compile(
+        self, structure: _Structure, key: Key, graph: Callable[[tuple[int, ...]], Graph]
+    ) -> CompiledPlan:
         wanted, donated = key.wanted, key.donated
         if len(structure.plans) >= VARIANTS:
             known = structure.seen.union(structure.plans)
@@ -227,7 +235,9 @@ class PlanCache:
                 )
 
     def _evict(self) -> None:
-        while len(self._structures) > LIMIT_PLANS or (self._nbytes > LIMIT_BYTES and len(self._structures) > 1):
+        while len(self._structures) > LIMIT_PLANS or (
+            self._nbytes > LIMIT_BYTES and len(self._structures) > 1
+        ):
             self._nbytes -= self._structures.popitem(last=False)[1].nbytes
         while len(self._shapes) > 4 * LIMIT_PLANS:
             self._shapes.pop(next(iter(self._shapes)))
@@ -248,9 +258,13 @@ def compile_graph(
     debug.counts["plans_compiled"] += 1
     leaves = [i for i, t in enumerate(tokens) if t.__class__ is not tuple]
     stages: list[tuple[str, Graph]] = []
-    optimised = optimise(graph, lambda name, made: stages.append((name, made)) if debug.view else None)
+    optimised = optimise(
+        graph, lambda name, made: stages.append((name, made)) if debug.view else None
+    )
     overwritten = [leaves.index(p) for p in donated]
-    first, sources, rest = split_prologue(optimised, {*overwritten, *(leaves.index(p) for p in replaced)})
+    first, sources, rest = split_prologue(
+        optimised, {*overwritten, *(leaves.index(p) for p in replaced)}
+    )
     plan = Plan(rest, overwritten, strategy)
     prologue = None
     if first is not None:
@@ -260,7 +274,7 @@ def compile_graph(
             prologue = _PROLOGUES[key] = Prologue(first, strategy)
     debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
     if debug.view:
-        show(stages, plan, prologue and prologue.plan)
+        show(stages, plan, prologue.plan if prologue is not None else None)
     donated = tuple(leaves[i] for i in plan.overwrites)
     return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
 

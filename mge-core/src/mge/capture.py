@@ -35,13 +35,19 @@ class Capture:
         Outer handles that the function rebound, in order.
     """
 
-    def __init__(self, name: str, device: Any, *, inlines: bool = True, traces: bool = False) -> None:
+    def __init__(
+        self, name: str, device: Any, *, inlines: bool = True, traces: bool = False
+    ) -> None:
         self.name, self.device, self.inlines, self.traces = name, device, inlines, traces
         self.recording = Recording(self)
         self.effects: dict[int, tuple[Any, Node]] = {}
         self.made: set[Node] = set()  # leaves that the function itself made from data
-        self.grads: dict[int, tuple[Any, Any]] = {}  # handles whose .grad it replaced, with what it was
-        self.grads_read: dict[int, tuple[Any, Any]] = {}  # handles whose .grad it read first, with what it was
+        self.grads: dict[
+            int, tuple[Any, Any]
+        ] = {}  # handles whose .grad it replaced, with what it was
+        self.grads_read: dict[
+            int, tuple[Any, Any]
+        ] = {}  # handles whose .grad it read first, with what it was
 
     def refuse_read(self, tensor: Any) -> None:
         """Raise: a value was asked for while there is none."""
@@ -123,7 +129,9 @@ class TracedNumber:
 
     __array__ = __round__ = __abs__ = __divmod__ = __rdivmod__ = _read
     __float__ = __int__ = __index__ = __bool__ = __str__ = __hash__ = __format__ = _read
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _read
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __floordiv__ = __rfloordiv__ = __mod__ = (
+        __rmod__
+    ) = _read
     __pow__ = __rpow__ = _read
 
     def _with(self, name: str, other: Any, swap: bool = False) -> Any:
@@ -237,8 +245,12 @@ def lowered(sig: Signature) -> Graph | None:
             attrs = dict(sig.attrs)
             function = lambda *inputs: rule(*inputs, **attrs)  # noqa: E731
             with changed(cast=None):
-                graph, captured, _, _ = capture(function, sig.input_types, sig.device, f"lowering of {sig.op.name}")
+                graph, captured, _, _ = capture(
+                    function, sig.input_types, sig.device, f"lowering of {sig.op.name}"
+                )
             if captured:
-                raise TraceError(f"lowering of {sig.op.name}: it uses a tensor that is no input of the op")
+                raise TraceError(
+                    f"lowering of {sig.op.name}: it uses a tensor that is no input of the op"
+                )
             sig.notes["lowering"] = graph
     return sig.notes["lowering"]

@@ -45,7 +45,9 @@ def check_graph(name: str, graph: Graph, inputs: Sequence[Tensor | Type]) -> Non
     wanted = [n.type for n in graph.inputs]
     if list(inputs) != wanted:
         same_shapes = [x.shape for x in inputs] == [t.shape for t in wanted]
-        raise (DTypeError if same_shapes else ShapeError)(f"{name}: the inputs are {list(inputs)}; the graph takes {wanted}")
+        raise (DTypeError if same_shapes else ShapeError)(
+            f"{name}: the inputs are {list(inputs)}; the graph takes {wanted}"
+        )
 
 
 @op(base=True, name="call")
@@ -95,9 +97,18 @@ def _(dy, y, *inps, graph):
 
 @_call.samples
 def _(rng):
-    graph = "graph(%0: f64[2, 3], %1: f64[3]) { %2: f64[2, 3] = mul(%0, %1) %3: f64[3] = sum(%2) {axis=0, keepdims=False} "
-    yield (rng.normal(size=(2, 3)), rng.normal(size=3)), {"graph": parse_graph(graph + "return %3, %2 }")}
-    yield (rng.normal(size=(2, 3)), rng.normal(size=3)), {"graph": parse_graph(graph + "return %3 }")}
+    graph = (
+        "graph(%0: f64[2, 3], %1: f64[3]) "
+        "{ %2: f64[2, 3] = mul(%0, %1) %3: f64[3] = sum(%2) {axis=0, keepdims=False} "
+    )
+    yield (
+        (rng.normal(size=(2, 3)), rng.normal(size=3)),
+        {"graph": parse_graph(graph + "return %3, %2 }")},
+    )
+    yield (
+        (rng.normal(size=(2, 3)), rng.normal(size=3)),
+        {"graph": parse_graph(graph + "return %3 }")},
+    )
 
 
 @op(base=True, name="custom")
@@ -132,7 +143,9 @@ def _custom(*inps: Tensor, backward: Graph, inputs: int, outputs: int) -> Tensor
     Tensor(1., dtype=float32, device=ref:0)
     """
     if inputs < 0 or outputs < 1 or len(inps) < inputs + outputs:
-        raise ArgumentError(f"custom: {len(inps)} inputs were given for {inputs} inputs and {outputs} results")
+        raise ArgumentError(
+            f"custom: {len(inps)} inputs were given for {inputs} inputs and {outputs} results"
+        )
     return tuple(inps[inputs : inputs + outputs])
 
 
@@ -147,16 +160,23 @@ def _(dy, y, *inps, backward, inputs, outputs):
 
     dys = dy if isinstance(dy, tuple) else (dy,)
     results = inps[inputs : inputs + outputs]
-    filled = [d if d is not None else create.zeros(r.shape, dtype=r.dtype) for d, r in zip(dys, results)]
+    filled = [
+        d if d is not None else create.zeros(r.shape, dtype=r.dtype) for d, r in zip(dys, results)
+    ]
     made = iter(inline(backward, [*filled, *inps[inputs + outputs :]]))
-    return tuple(next(made) if i < inputs and x.dtype.is_float else None for i, x in enumerate(inps))
+    return tuple(
+        next(made) if i < inputs and x.dtype.is_float else None for i, x in enumerate(inps)
+    )
 
 
 @_custom.samples
 def _(rng):
     # y = x * k, given as a result, with the gradient that belongs to it: dy * k.
     backward = parse_graph("graph(%0: f64[3], %1: f64[3]) { %2: f64[3] = mul(%0, %1) return %2 }")
-    yield (rng.normal(size=3), rng.normal(size=3), rng.normal(size=3)), {"backward": backward, "inputs": 1, "outputs": 1}
+    yield (
+        (rng.normal(size=3), rng.normal(size=3), rng.normal(size=3)),
+        {"backward": backward, "inputs": 1, "outputs": 1},
+    )
 
 
 @op(base=True, name="host_call", pure=False)
@@ -198,7 +218,9 @@ def _(*inps, function, types):
     wanted = [parse_type(t) for t in types]
     arrays = [np.asarray(r) for r in results]
     if [(a.shape, a.dtype) for a in arrays] != [(t.shape, t.dtype.dtype) for t in wanted]:
-        raise ShapeError(f"host_call: the function gave {[(a.shape, a.dtype.name) for a in arrays]}; it promised {wanted}")
+        raise ShapeError(
+            f"host_call: the function gave {[(a.shape, a.dtype.name) for a in arrays]}; it promised {wanted}"
+        )
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 

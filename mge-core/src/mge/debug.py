@@ -25,29 +25,49 @@ class Variable(NamedTuple):
 
 
 VARIABLES: dict[str, Variable] = {
-    "MGE_DEVICE": Variable(str, "", "default device, as in `x86:0`; empty: the best one that works"),
+    "MGE_DEVICE": Variable(
+        str, "", "default device, as in `x86:0`; empty: the best one that works"
+    ),
     "MGE_DEBUG": Variable(
-        int, 0, "1 devices, plans and re-traces; 2 each step: kernel, ns, bytes; 3 graph after each pass; 4 all"
+        int,
+        0,
+        "1 devices, plans and re-traces; 2 each step: kernel, ns, bytes; 3 graph after each pass; 4 all",
     ),
     "MGE_CHECK": Variable(
-        int, 0, "1 verify the graph after each pass; 2 run each step on `ref` too and compare; 3 guard bytes, NaN stop"
+        int,
+        0,
+        "1 verify the graph after each pass; 2 run each step on `ref` too and compare; 3 guard bytes, NaN stop",
     ),
-    "MGE_VIEW": Variable(str, "", "file: write an HTML page with graph, passes, plan and memory over time"),
+    "MGE_VIEW": Variable(
+        str, "", "file: write an HTML page with graph, passes, plan and memory over time"
+    ),
     "MGE_EAGER": Variable(bool, False, "1: compute each call at once"),
     "MGE_TRACE": Variable(bool, True, "0: ignore `trace`; each call runs its Python function"),
     "MGE_DETERMINISTIC": Variable(
-        bool, False, "1: only algorithms and passes that give the same bits in every mode; one BLAS thread"
+        bool,
+        False,
+        "1: only algorithms and passes that give the same bits in every mode; one BLAS thread",
     ),
-    "MGE_TUNE": Variable(bool, False, "1: time algorithms when a plan is made, and keep the choice"),
-    "MGE_MEMORY": Variable(str, "static", "memory strategy by name: `static`, `naive`, or a plugin's"),
-    "MGE_MEMORY_LIMIT": Variable(str, "", "bytes that plans of one device may use, as `2GB`; empty: no limit"),
+    "MGE_TUNE": Variable(
+        bool, False, "1: time algorithms when a plan is made, and keep the choice"
+    ),
+    "MGE_MEMORY": Variable(
+        str, "static", "memory strategy by name: `static`, `naive`, or a plugin's"
+    ),
+    "MGE_MEMORY_LIMIT": Variable(
+        str, "", "bytes that plans of one device may use, as `2GB`; empty: no limit"
+    ),
     "MGE_FALLBACK": Variable(
-        str, "warn", "ops that a device refuses run on `ref`: `allow` silently, `warn` with one line a graph, or `error`"
+        str,
+        "warn",
+        "ops that a device refuses run on `ref`: `allow` silently, `warn` with one line a graph, or `error`",
     ),
     "MGE_PLUGINS": Variable(str, "*", "allow-list of plugins, `a,b`; empty loads none"),
     "MGE_PLUGINS_DISABLE": Variable(str, "", "plugins never to load, `a,b` or `*`"),
     "MGE_THREADS": Variable(int, 0, "CPU threads; 0: one for each core"),
-    "MGE_CACHE": Variable(str, "", "folder for cached plans and tuning results; empty: the user's cache folder"),
+    "MGE_CACHE": Variable(
+        str, "", "folder for cached plans and tuning results; empty: the user's cache folder"
+    ),
 }
 
 
@@ -99,13 +119,17 @@ class Debug:
 
     def reload(self) -> None:
         """Read the environment again."""
-        self._values: dict[str, Any] = {name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES}
+        self._values: dict[str, Any] = {
+            name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES
+        }
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self.__dict__["_values"][name]
         except KeyError:
-            raise AttributeError(f"mge.debug has no setting {name!r}; known: {', '.join(self._values)}") from None
+            raise AttributeError(
+                f"mge.debug has no setting {name!r}; known: {', '.join(self._values)}"
+            ) from None
 
     @contextmanager
     def __call__(self, **settings: object) -> Iterator[Debug]:
@@ -133,12 +157,21 @@ class Debug:
         """
         unknown = settings.keys() - self._values.keys()
         if unknown:
-            raise ArgumentError(f"debug: unknown settings {sorted(unknown)}; known: {', '.join(self._values)}")
+            raise ArgumentError(
+                f"debug: unknown settings {sorted(unknown)}; known: {', '.join(self._values)}"
+            )
         self._values = self._values | settings
 
     def stats(self) -> dict[str, int]:
         """Return counters since the start or ``reset``: plans compiled and run, first-sight runs, re-traces."""
-        names = ("plans_compiled", "plans_run", "first_sight_runs", "steps_run", "retraces", "trace_hits")
+        names = (
+            "plans_compiled",
+            "plans_run",
+            "first_sight_runs",
+            "steps_run",
+            "retraces",
+            "trace_hits",
+        )
         return {name: self.counts[name] for name in names} | dict(self.counts)
 
     def reset(self) -> None:

@@ -17,6 +17,7 @@ from . import op as op_module
 from . import registry
 from .debug import debug
 from .discovery import first_line
+from .dtype import as_dtype
 from .errors import (
     ArgumentError,
     DeviceError,
@@ -121,7 +122,9 @@ class Pool:
         self.live_blocks += 1
         if self.in_use_bytes > self.peak_bytes:
             self.peak_bytes = self.in_use_bytes
-            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.in_use_bytes + self.cached_bytes)
+            self.peak_reserved_bytes = max(
+                self.peak_reserved_bytes, self.in_use_bytes + self.cached_bytes
+            )
         return block
 
     def give(self, block: Any) -> None:
@@ -189,7 +192,7 @@ class Device:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, str) and other in (self.name, self.type + ":" + str(self.index)))
+        return self is other or (isinstance(other, str) and other == self.name)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -205,8 +208,6 @@ class Device:
 
     def upload(self, array: np.ndarray) -> Buffer:
         """Return a buffer with a copy of a NumPy array."""
-        from .dtype import as_dtype
-
         buffer = self.array(Type(array.shape, as_dtype(array.dtype)))
         np.copyto(buffer.array, array)
         return buffer
@@ -220,7 +221,9 @@ class Device:
                 raise unsupported(sig, reason)
             if sig.notes.get("kernel") is None:
                 own = reason is None and not is_free(sig)
-                sig.notes["kernel"] = self._ask("kernel", sig) if own else BACKENDS["ref"].kernel(0, sig)
+                sig.notes["kernel"] = (
+                    self._ask("kernel", sig) if own else BACKENDS["ref"].kernel(0, sig)
+                )
             found = sig.notes["kernel"]
         return found
 
@@ -233,7 +236,8 @@ class Device:
                 notes["kernel"] = own
             reason = None if own is not None or is_free(sig) else self._ask("supports", sig)
             if not isinstance(reason, str | None):
-                raise PluginContractError(f"{self.type}: supports gave {reason!r}; it must give None, or the reason")
+                text = f"supports gave {reason!r}; it must give None, or the reason"
+                raise PluginContractError(f"{self.type}: {text}")
             notes["refusal"] = reason
         return notes["refusal"]
 
@@ -243,23 +247,22 @@ class Device:
             return getattr(self.backend, method)(self.index, sig)
         except Exception as error:
             after = " after supports accepted it" if method == "kernel" else ""
-            text = f"{self.type}: {method} raised {type(error).__name__} for {sig!r}{after}: {first_line(error)}"
-            raise PluginContractError(text, hint=f"report it to the makers of {self.type}") from error
+            text = f"{method} raised {type(error).__name__} for {sig!r}{after}: {first_line(error)}"
+            raise PluginContractError(f"{self.type}: {text}") from error
 
 
 def is_free(sig: Signature) -> bool:
     """Whether the core itself runs an op for host devices: copies, constants, views, graphs, calls of Python."""
-    if sig.op.name in ("copy", "constant", "host_call") or any(isinstance(v, Graph) for _, v in sig.attrs):
-        return True
-    return sig.op.aliases and sig.nbytes == sig.input_types[0].nbytes
+    is_view = sig.op.aliases and sig.nbytes == sig.input_types[0].nbytes
+    is_ours = sig.op.name in ("copy", "constant", "host_call")
+    return is_view or is_ours or any(isinstance(v, Graph) for _, v in sig.attrs)
 
 
 def unsupported(sig: Signature, reason: str) -> UnsupportedError:
     """Return the error for an op that would have to leave its device."""
-    return UnsupportedError(
-        f"{sig.op.name}: no kernel on {sig.device} for {sig!r}, and MGE_FALLBACK is error\n  refused: {reason}",
-        hint='MGE_FALLBACK=allow, or device "ref"',
-    )
+    text = f"{sig.op.name}: no kernel on {sig.device} for {sig!r}, and MGE_FALLBACK is error"
+    hint = 'MGE_FALLBACK=allow, or device "ref"'
+    return UnsupportedError(f"{text}\n  refused: {reason}", hint=hint)
 
 
 BACKENDS: dict[str, Any] = {}  # those that are loaded: each a plugin.Backend
@@ -272,19 +275,20 @@ def as_device(name: object) -> Device:
 
     Raises
     ------
-    PluginNotInstalled
-        No installed plugin offers it.
-    PluginUnavailable, PluginIncompatible
-        The plugin that offers it cannot be used here.
+    PluginNotInstalled, PluginUnavailable, PluginIncompatible
+        No installed plugin offers it, or not one that can be used here.
     DeviceError
         The text is no device name, or there is no device with that index.
     """
     if isinstance(name, Device):
         return name
     if not isinstance(name, str):
-        raise DeviceError(f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'")
+        raise DeviceError(
+            f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'"
+        )
     kind, _, number = name.partition(":")
-    if kind in ("auto", "", "cpu", "xpu", "cpux"):  # MegEngine's names for "the processor" and "whatever is best"
+    # MegEngine's names for the processor and for whatever is best.
+    if kind in ("auto", "", "cpu", "cpux", "xpu"):
         kind = best_backend(kind.startswith("cpu")).name
     try:
         index = int(number) if number else 0
@@ -295,7 +299,9 @@ def as_device(name: object) -> Device:
         backend = find_backend(kind, name)
         count = len(backend.devices())
         if not 0 <= index < count:
-            raise DeviceError(f'device: "{full}" was asked for; {kind} has {count}, numbered from 0')
+            raise DeviceError(
+                f'device: "{full}" was asked for; {kind} has {count}, numbered from 0'
+            )
         _DEVICES[full] = Device(backend, index)
     return _DEVICES[full]
 
@@ -451,7 +457,9 @@ def free_bytes() -> int:
     """Return the bytes of host memory that are free for new data."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+            return next(
+                int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")
+            )
     except (OSError, StopIteration):
         return 1 << 34  # not Linux: assume 16 GiB
 
@@ -466,13 +474,19 @@ def parse_bytes(text: str | int) -> int:
     """
     if isinstance(text, int):
         return text
-    units = {"": 1, "b": 1} | {p + s: f**e for e, p in enumerate("kmgt", 1) for s, f in (("", 1000), ("b", 1000), ("ib", 1024))}
+    units = {"": 1, "b": 1} | {
+        p + s: f**e
+        for e, p in enumerate("kmgt", 1)
+        for s, f in (("", 1000), ("b", 1000), ("ib", 1024))
+    }
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(number) :].strip().lower()
     try:
         return int(float(number) * units[unit])
     except (ValueError, KeyError):
-        raise ArgumentError(f"memory: {text!r} is no size; one looks like '2GB', '512MiB' or 1000000") from None
+        raise ArgumentError(
+            f"memory: {text!r} is no size; one looks like '2GB', '512MiB' or 1000000"
+        ) from None
 
 
 def _after_fork() -> None:

@@ -7,9 +7,11 @@ After ``control``; before ``plugin``.
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
 
 KINDS = {
     "backend": "mge.backends",
@@ -50,7 +52,7 @@ class Found(NamedTuple):
     entries : list of EntryPoint
         Sorted by name, then package.
     malformed : list of (package, reason)
-        Distributions whose metadata cannot be read, as far as the search met them.
+        Distributions that speak of mge, and whose ``entry_points.txt`` cannot be read.
     """
 
     entries: list[EntryPoint]
@@ -61,53 +63,60 @@ class Found(NamedTuple):
 def discover() -> Found:
     """Return the entry points of all distributions; read once per process.
 
-    ``entrypoints`` stops at the first malformed file, of whatever package: then each distribution is read by itself.
+    A file that does not speak of mge is not parsed: the metadata of other packages costs no time and can do no harm.
     """
-    import entrypoints
-
-    malformed: list[tuple[str, str]] = []
-    try:
-        configs = [(c, (d.name, d.version or "")) for c, d in entrypoints.iter_files_distros()]
-    except Exception:
-        configs = list(_one_by_one(malformed))
     found: set[EntryPoint] = set()
-    for config, (package, version) in configs:
-        try:
-            found.update(_entries(config, normal_name(package), version))
-        except Exception as error:
-            malformed.append((normal_name(package), f"{type(error).__name__}: {first_line(error)}"))
+    malformed: list[tuple[str, str]] = []
+    for package, version, text in _texts():
+        if b"mge." in text:
+            try:
+                found.update(_entries(package, version, text))
+            except Exception as error:
+                malformed.append((package, f"{type(error).__name__}: {first_line(error)}"))
     return Found(sorted(found, key=lambda e: (e.name, e.package, e.kind, e.value)), malformed)
 
 
-def _one_by_one(malformed: list[tuple[str, str]]) -> Iterator[tuple[Any, tuple[str, str]]]:
-    from importlib.metadata import distributions
+def unreadable() -> list[tuple[str, str]]:
+    """Return (package, reason) of all distributions whose ``entry_points.txt`` cannot be read."""
+    malformed = []
+    for package, version, text in _texts():
+        try:
+            list(_entries(package, version, text))
+        except Exception as error:
+            malformed.append((package, f"{type(error).__name__}: {first_line(error)}"))
+    return malformed
 
+
+def _texts() -> Iterator[tuple[str, str, bytes]]:
+    """Yield package, version and text of each ``entry_points.txt``; the first on the path of each package."""
+    seen: set[str] = set()
+    for folder in sys.path:
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:  # no folder, or a zip file: what is in there is not looked at
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                package, _, version = name.rpartition(".")[0].partition("-")
+                package = normal_name(package)
+                if package not in seen:
+                    seen.add(package)
+                    try:
+                        with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                            yield package, version, file.read()
+                    except OSError:
+                        continue
+
+
+def _entries(package: str, version: str, text: bytes) -> Iterator[EntryPoint]:
+    """Yield the entry points of one distribution, read by the parser of ``entrypoints``."""
     import entrypoints
 
-    seen: set[str] = set()
-    for distribution in distributions():
-        folder = str(getattr(distribution, "_path", "?")).replace("\\", "/").rsplit("/", 1)[-1]
-        package, _, version = folder.rsplit(".", 1)[0].partition("-")
-        if package in seen:
-            continue
-        seen.add(package)
-        try:
-            text = distribution.read_text("entry_points.txt")
-            if text:
-                config = entrypoints.CaseSensitiveConfigParser(delimiters=("=",))
-                config.read_string(text)
-                yield config, (package, version)
-        except Exception as error:
-            malformed.append((normal_name(package), f"{type(error).__name__}: {first_line(error)}"))
-
-
-def _entries(
-    config: Mapping[str, Mapping[str, str]], package: str, version: str
-) -> Iterator[EntryPoint]:
+    config = entrypoints.CaseSensitiveConfigParser(delimiters=("=",))
+    config.read_string(text.decode())
     for kind, group in KINDS.items():
-        if group in config:
-            for name, value in config[group].items():
-                yield EntryPoint(kind, name, package, version, value.partition("[")[0].strip())
+        for name, value in config[group].items() if group in config else ():
+            yield EntryPoint(kind, name, package, version, value.partition("[")[0].strip())
 
 
 def normal_name(package: str) -> str:

@@ -9,9 +9,16 @@ from __future__ import annotations
 from .debug import debug
 from .memory import find_strategy
 
-__all__ = ["disable", "enable", "enable_sqrt_sampling", "eviction_threshold", "evictee_minimum_size"]
+__all__ = [
+    "disable",
+    "enable",
+    "enable_sqrt_sampling",
+    "eviction_threshold",
+    "evictee_minimum_size",
+]
 
-eviction_threshold: int | str = 0  # bytes in use from which values are dropped; 0: the strategy's own choice
+# Bytes in use from which values are dropped; 0: the strategy's own choice.
+eviction_threshold: int | str = 0
 evictee_minimum_size: int | str = "1MB"  # smaller values are never dropped
 enable_sqrt_sampling: bool = False  # consider a sample of the values, as many as the square root
 

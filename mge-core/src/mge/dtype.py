@@ -27,7 +27,16 @@ class DType:
     is_float, is_integer, is_signed, is_bool : bool
     """
 
-    __slots__ = ("dtype", "is_bool", "is_float", "is_integer", "is_signed", "itemsize", "name", "short")
+    __slots__ = (
+        "dtype",
+        "is_bool",
+        "is_float",
+        "is_integer",
+        "is_signed",
+        "itemsize",
+        "name",
+        "short",
+    )
 
     def __init__(self, name: str, short: str, dtype: np.dtype) -> None:
         self.name, self.short, self.dtype = name, short, dtype
@@ -82,7 +91,9 @@ _BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in DTYPES.values()}
 bool_ = DTYPES["bool"]
 int8, int16, int32, int64 = (DTYPES[f"int{n}"] for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (DTYPES[f"uint{n}"] for n in (8, 16, 32, 64))
-float16, bfloat16, float32, float64 = (DTYPES[n] for n in ("float16", "bfloat16", "float32", "float64"))
+float16, bfloat16, float32, float64 = (
+    DTYPES[n] for n in ("float16", "bfloat16", "float32", "float64")
+)
 
 DEFAULT_FLOAT = float32
 DEFAULT_INT = int32
@@ -108,7 +119,9 @@ def as_dtype(value: object) -> DType:
     try:
         return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
     except (KeyError, TypeError):
-        raise DTypeError(f"dtype: {value!r} is no dtype of mge; known: {', '.join(DTYPES)}") from None
+        raise DTypeError(
+            f"dtype: {value!r} is no dtype of mge; known: {', '.join(DTYPES)}"
+        ) from None
 
 
 # The promotion table. Row and column in this order; an entry is the short name of the result.

@@ -124,8 +124,14 @@ def is_internal(code: CodeType) -> bool:
     known = _INTERNAL_CODE.get(code)
     if known is None:
         name = code.co_filename
-        known = name.startswith(_PACKAGE_FOLDER) and "/mge/testing/" not in name or name.startswith("<mge")
-        known = known or name == contextlib.__file__  # between a context manager of mge and the user's ``with``
+        known = (
+            name.startswith(_PACKAGE_FOLDER)
+            and "/mge/testing/" not in name
+            or name.startswith("<mge")
+        )
+        known = (
+            known or name == contextlib.__file__
+        )  # between a context manager of mge and the user's ``with``
         _INTERNAL_CODE[code] = known
     return known
 

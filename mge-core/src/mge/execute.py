@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from .debug import debug
-from .device import ALIGNMENT, BACKENDS, Buffer, aligned_bytes
+from .device import ALIGNMENT, BACKENDS, Buffer
 from .errors import InternalError, MgeError, user_place
 from .graph import Node, Signature
+from .native import NativePlan, bind
 from .plan import Plan
 from .types import Type
 
@@ -45,6 +46,8 @@ class _Bound:
         The lists are shared with ``slots``, which put this run's arrays into them.
     inputs, results : list of (input or storage, places)
         Storages that change from run to run. Their arrays go to ``places``: by type, (list, position) each.
+    native : NativePlan or None
+        The same steps for the native executor, where some of them have native kernels.
     reached : int
         The step that a watched run is at.
     """
@@ -68,6 +71,7 @@ class _Bound:
             self.calls.append((step.kernel, *lists, None))
         self.inputs = [(s.source, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "input"]
         self.results = [(i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"]
+        self.native = bind(plan, self.calls, arena)
 
     @staticmethod
     def _array(plan: Plan, v: int, arena: np.ndarray) -> Any:
@@ -86,8 +90,9 @@ def _arena(plan: Plan) -> np.ndarray:
     """Return the device's arena, at least as large as the plan needs; plans of one device share it."""
     device = plan.device
     arena = device.arena
-    if arena is None or arena.nbytes < plan.memory.arena_bytes:
-        arena = device.arena = aligned_bytes(max(plan.memory.arena_bytes, ALIGNMENT))
+    nbytes = plan.memory.arena_bytes + plan.workspace_bytes
+    if arena is None or arena.nbytes < nbytes:
+        arena = device.arena = device.pool.allocate(max(nbytes, ALIGNMENT))
     return arena
 
 
@@ -116,8 +121,11 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         bound = plan.bound
         if bound is None or bound.arena is not arena:
             bound = plan.bound = _Bound(plan, arena)
+        watched = debug.debug >= 2 or debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
+        native = None if watched else bound.native
+        fills = native is None or native.has_calls  # some step takes its arrays from the lists
         for source, places in bound.inputs:
-            if places:
+            if places and fills:
                 array = buffers[source].array
                 for type_, uses in places:
                     typed = array if array.shape == type_.shape else array.reshape(type_.shape)
@@ -128,25 +136,42 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         for index, places in bound.results:
             block = pool.take(plan.storages[index].nbytes)
             results[index] = Buffer(block, block, pool)
-            for type_, uses in places:
+            for type_, uses in places if fills else ():
                 typed = _typed(block, type_)
                 for made, position in uses:
                     made[position] = typed
-        watched, inputs = bool(WATCHERS) or debug.debug >= 2 or debug.check >= 2, None
+        inputs: Any = None
         try:
-            if watched:
+            if native is not None:
+                _run_native(plan, native, buffers, results)
+            elif watched:
                 _run_watched(plan, bound)
             else:
                 for kernel, inputs, outputs, stream in bound.calls:
                     kernel(inputs, outputs, stream)
         except BaseException as error:
-            number = bound.reached if watched else next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
+            if native is not None:
+                number = native.step
+            elif watched:
+                number = bound.reached
+            else:
+                number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
             if isinstance(error, Exception) and plan.steps:
                 located(error, plan.steps[number].slot.node)
             raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
     return [_output(plan, v, buffers, results) for v in plan.outputs]
+
+
+def _run_native(plan: Plan, native: NativePlan, buffers: Sequence[Any], results: dict[int, Buffer]) -> None:
+    """Run the steps outside the interpreter; tell the watchers afterwards."""
+    times = np.zeros((len(plan.steps), 2), np.int64) if WATCHERS else None
+    native.run([buffers[i].array for i in native.inputs], [results[i].block for i in native.results], times)
+    if times is not None:
+        for number, (start, end) in enumerate(times.tolist()):
+            for watcher in WATCHERS:
+                watcher(plan, number, start, end)
 
 
 def located(error: Exception, node: Node) -> Exception:

@@ -65,7 +65,9 @@ def _cond(pred: Tensor, *inps: Tensor, then_graph: Graph, else_graph: Graph) -> 
     check_graph("cond", else_graph, inps)
     first, second = ([o.type for o in g.outputs] for g in (then_graph, else_graph))
     if first != second:
-        raise ShapeError(f"cond: the branches give {first} and {second}; they must give the same types")
+        raise ShapeError(
+            f"cond: the branches give {first} and {second}; they must give the same types"
+        )
     return tuple(first)
 
 
@@ -99,7 +101,9 @@ def _(rng):
 
 
 @op(base=True, name="while_loop")
-def _while_loop(*inps: Tensor, cond_graph: Graph, body_graph: Graph, carried: int, max_trips: int | None = None) -> Tensor:
+def _while_loop(
+    *inps: Tensor, cond_graph: Graph, body_graph: Graph, carried: int, max_trips: int | None = None
+) -> Tensor:
     """Run a graph again and again while another one says so.
 
     ``while cond_graph(*carry, *rest): carry = body_graph(*carry, *rest)``
@@ -134,10 +138,14 @@ def _while_loop(*inps: Tensor, cond_graph: Graph, body_graph: Graph, carried: in
     check_graph("while_loop", cond_graph, inps)
     check_graph("while_loop", body_graph, inps)
     if [o.type for o in cond_graph.outputs] != [Type((), bool_)]:
-        raise ShapeError(f"while_loop: the condition gives {[o.type for o in cond_graph.outputs]}; it must give bool[]")
+        raise ShapeError(
+            f"while_loop: the condition gives {[o.type for o in cond_graph.outputs]}; it must give bool[]"
+        )
     made, given = [o.type for o in body_graph.outputs], list(inps[:carried])
     if made != given:
-        raise ShapeError(f"while_loop: the body gives {made}; the carry is {given}, and both must be the same")
+        raise ShapeError(
+            f"while_loop: the body gives {made}; the carry is {given}, and both must be the same"
+        )
     return tuple(given)
 
 
@@ -145,7 +153,9 @@ def _while_loop(*inps: Tensor, cond_graph: Graph, body_graph: Graph, carried: in
 def _(*inps, cond_graph, body_graph, carried, max_trips):
     carry, rest = list(inps[:carried]), inps[carried:]
     trips = 0
-    while (max_trips is None or trips < max_trips) and run_reference(cond_graph, [*carry, *rest])[0]:
+    while (max_trips is None or trips < max_trips) and run_reference(cond_graph, [*carry, *rest])[
+        0
+    ]:
         carry = run_reference(body_graph, [*carry, *rest])
         trips += 1
     return carry[0] if carried == 1 else tuple(carry)
@@ -156,9 +166,12 @@ def _(dy, y, *inps, cond_graph, body_graph, carried, max_trips):
     # Forward once more, keeping the carry of each trip; then the body's gradient over the trips, backwards.
     if max_trips is None:
         raise UnsupportedError(
-            "while_loop: a gradient was asked for and the number of trips has no bound", hint="pass max_trips=..."
+            "while_loop: a gradient was asked for and the number of trips has no bound",
+            hint="pass max_trips=...",
         )
-    return _loop_gradient(dy if isinstance(dy, tuple) else (dy,), inps, cond_graph, body_graph, carried, max_trips)
+    return _loop_gradient(
+        dy if isinstance(dy, tuple) else (dy,), inps, cond_graph, body_graph, carried, max_trips
+    )
 
 
 def _loop_gradient(dys, inps, cond_graph, body_graph, carried, max_trips):
@@ -175,14 +188,20 @@ def _loop_gradient(dys, inps, cond_graph, body_graph, carried, max_trips):
         return (trip + 1, *new, *kept)
 
     def goes_on(trip, *values):
-        return OPS["logical_and"](inline(cond_graph, [*values[:carried], *rest])[0], trip < max_trips)
+        return OPS["logical_and"](
+            inline(cond_graph, [*values[:carried], *rest])[0], trip < max_trips
+        )
 
     stacks = [create.zeros((max_trips, *x.shape), dtype=x.dtype) for x in inps[:carried]]
     start = create.zeros((), dtype=int32)
-    trips, *others = while_loop(goes_on, forward, [start, *inps[:carried], *stacks], max_trips=max_trips)
+    trips, *others = while_loop(
+        goes_on, forward, [start, *inps[:carried], *stacks], max_trips=max_trips
+    )
     stacks = others[carried:]
     given = tuple(i in float_carry for i in range(carried))
-    backward_graph = gradient_graph(body_graph, given, tuple(i in floats for i in range(len(inps))), zeros=True)
+    backward_graph = gradient_graph(
+        body_graph, given, tuple(i in floats for i in range(len(inps))), zeros=True
+    )
 
     def backward(trip, *values):
         dcarry, dsum = values[: len(float_carry)], values[len(float_carry) :]
@@ -194,7 +213,10 @@ def _loop_gradient(dys, inps, cond_graph, body_graph, carried, max_trips):
     zero = lambda i: create.zeros(inps[i].shape, dtype=inps[i].dtype)  # noqa: E731
     first = [dys[i] if dys[i] is not None else zero(i) for i in float_carry]
     result = while_loop(
-        lambda trip, *_: trip > 0, backward, [trips, *first, *[zero(i) for i in float_rest]], max_trips=max_trips
+        lambda trip, *_: trip > 0,
+        backward,
+        [trips, *first, *[zero(i) for i in float_rest]],
+        max_trips=max_trips,
     )
     by_input = dict(zip(float_carry + float_rest, result[1:]))
     return tuple(by_input.get(i) for i in range(len(inps)))
@@ -213,10 +235,12 @@ def _(rng):
     inputs = "graph(%0: i32[], %1: f64[3], %2: f64[3]) { "
     graphs = {
         "cond_graph": parse_graph(
-            inputs + '%3: i32[] = constant() {data=0x03000000, shape=(), dtype=i32} %4: bool[] = less(%0, %3) return %4 }'
+            inputs
+            + "%3: i32[] = constant() {data=0x03000000, shape=(), dtype=i32} %4: bool[] = less(%0, %3) return %4 }"
         ),
         "body_graph": parse_graph(
-            inputs + '%3: i32[] = constant() {data=0x01000000, shape=(), dtype=i32} %4: i32[] = add(%0, %3) '
+            inputs
+            + "%3: i32[] = constant() {data=0x01000000, shape=(), dtype=i32} %4: i32[] = add(%0, %3) "
             "%5: f64[3] = mul(%1, %2) return %4, %5 }"
         ),
     }
@@ -275,7 +299,6 @@ def cond(pred: Tensor, then_function: Callable, else_function: Callable, *operan
 def _widened(branch: tuple, operands: int, captured: list, effects: list) -> Graph:
     """Return a branch's graph with the inputs and outputs that both branches share."""
 
-
     graph, own, made, _ = branch
     inputs = list(graph.inputs[:operands])
     by_node = dict(zip(own, graph.inputs[operands:]))
@@ -297,7 +320,11 @@ def _with_effects(outputs: Any, effects: list, form: Any) -> Any:
 
 
 def while_loop(
-    cond_function: Callable, body_function: Callable, carry: Sequence[Tensor], *, max_trips: int | None = None
+    cond_function: Callable,
+    body_function: Callable,
+    carry: Sequence[Tensor],
+    *,
+    max_trips: int | None = None,
 ) -> list[Tensor]:
     """Run a function again and again while a condition on its results holds.
 
@@ -332,7 +359,9 @@ def while_loop(
     [Tensor(4, dtype=int32, device=ref:0), Tensor(6, dtype=int32, device=ref:0)]
     """
     if not carry:
-        raise ArgumentError("while_loop: the carry is empty; it must hold at least 1 tensor").add_place(user_place())
+        raise ArgumentError(
+            "while_loop: the carry is empty; it must hold at least 1 tensor"
+        ).add_place(user_place())
     start = [as_tensor(x, "while_loop") for x in carry]
     device, types = start[0].device, [x._node.type for x in start]
     body = capture(body_function, types, device, "while_loop")
@@ -348,12 +377,19 @@ def while_loop(
         graphs.append(Graph(tuple(inputs), graph.nodes, graph.outputs))
     carried = len(types) + len(effects)
     attrs = OPS["while_loop"].normal_attrs(
-        {"cond_graph": graphs[0], "body_graph": graphs[1], "carried": carried, "max_trips": max_trips}
+        {
+            "cond_graph": graphs[0],
+            "body_graph": graphs[1],
+            "carried": carried,
+            "max_trips": max_trips,
+        }
     )
     nodes = [*(x._node for x in start), *extra, *others]
     try:
         if graphs[0].outputs and graphs[0].outputs[0].type.dtype is not bool_:
-            raise DTypeError(f"while_loop: the condition gives {graphs[0].outputs[0].type}; it must give one bool")
+            raise DTypeError(
+                f"while_loop: the condition gives {graphs[0].outputs[0].type}; it must give one bool"
+            )
         sig = OPS["while_loop"].signature([n.type for n in nodes], attrs, device)
     except (ShapeError, DTypeError) as error:
         raise error.add_place(user_place()) from None

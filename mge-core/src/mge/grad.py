@@ -94,10 +94,14 @@ class Tape:
                 node.inputs = ()
 
 
-ACTIVE: list[Tape] = []  # of all threads: what is computed meanwhile keeps the history that a tape needs
+ACTIVE: list[
+    Tape
+] = []  # of all threads: what is computed meanwhile keeps the history that a tape needs
 
 
-def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | None = None) -> list[Tensor | None]:
+def gradients(
+    ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | None = None
+) -> list[Tensor | None]:
     """Return the gradient of the sum of ``dys * ys`` by each of ``xs``.
 
     Parameters
@@ -111,8 +115,8 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | N
     Returns
     -------
     list of tensor or None
-        Of the shapes and dtypes of ``xs``; None where there is no dependence. A value that was computed while no ``GradManager`` was active is a
-        constant, so in eager mode this function works inside a manager only.
+        Of the shapes and dtypes of ``xs``; None where there is no dependence. A value that was computed while
+        no ``GradManager`` was active is a constant, so in eager mode this function works inside a manager only.
 
     Raises
     ------
@@ -124,16 +128,21 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Any] | N
     dys = [None] * len(ys) if dys is None else dys
     for y, dy in zip(ys, dys, strict=True):
         if not y.dtype.is_float:
-            raise DTypeError(f"gradients: y is {y._node.type}; only float tensors have gradients").add_place(user_place())
+            raise DTypeError(
+                f"gradients: y is {y._node.type}; only float tensors have gradients"
+            ).add_place(user_place())
         if dy is not None and dy._node.type is not y._node.type:
-            raise ShapeError(f"gradients: dy is {dy._node.type} and y is {y._node.type}; they must be the same").add_place(
-                user_place()
-            )
+            raise ShapeError(
+                f"gradients: dy is {dy._node.type} and y is {y._node.type}; they must be the same"
+            ).add_place(user_place())
     return gradient_nodes([y._node for y in ys], [x._node for x in xs], dys)
 
 
 def gradient_nodes(
-    roots: Sequence[Node], targets: Sequence[Node], dys: Sequence[Tensor | None], constant: Container[Node] = ()
+    roots: Sequence[Node],
+    targets: Sequence[Node],
+    dys: Sequence[Tensor | None],
+    constant: Container[Node] = (),
 ) -> list[Tensor | None]:
     """Return gradients of ``roots`` by ``targets``; the graph that computes them is recorded as one node.
 
@@ -186,7 +195,9 @@ class _Region:
         Position in ``order``; number of an input of an inner node that is not in ``order``.
     """
 
-    def __init__(self, roots: Sequence[Node], targets: Sequence[Node], constant: Container[Node]) -> None:
+    def __init__(
+        self, roots: Sequence[Node], targets: Sequence[Node], constant: Container[Node]
+    ) -> None:
         self.order: list[Node] = []
         self.inner: set[Node] = set()
         reaches: dict[Node, bool] = {}
@@ -227,7 +238,9 @@ class _Region:
         return found if found is not None else -1 - self.outside.setdefault(node, len(self.outside))
 
 
-def _build(region: _Region, roots: Sequence[Node], targets: Sequence[Node], dys: Sequence[Any]) -> _Block:
+def _build(
+    region: _Region, roots: Sequence[Node], targets: Sequence[Node], dys: Sequence[Any]
+) -> _Block:
     """Run the rules backwards over a region and keep what they record."""
     device = roots[0].sig.device
     owner = Capture("gradient", device)
@@ -243,12 +256,16 @@ def _build(region: _Region, roots: Sequence[Node], targets: Sequence[Node], dys:
 
     def value(node: Node) -> Tensor:
         i = region.index.get(node)
-        return placeholder(("outside", region.outside[node]) if i is None else ("node", i), node.type)
+        return placeholder(
+            ("outside", region.outside[node]) if i is None else ("node", i), node.type
+        )
 
     def result(node: Node) -> Any:
         if node.sig.single:
             return value(node)
-        return tuple(placeholder(("get", region.index[node], i), t) for i, t in enumerate(node.sig.types))
+        return tuple(
+            placeholder(("get", region.index[node], i), t) for i, t in enumerate(node.sig.types)
+        )
 
     with changed(recording=owner.recording, eager=False, cast=None):
         cotangents: dict[Node, Tensor] = {}
@@ -268,12 +285,18 @@ def _build(region: _Region, roots: Sequence[Node], targets: Sequence[Node], dys:
         positions.append(None if g is None else sum(p is not None for p in positions))
     if not outputs:
         return _Block(None, [], positions)
-    return _Block(_call_signature(graph, device), [sources[leaf] for leaf in owner.recording.leaves], positions)
+    return _Block(
+        _call_signature(graph, device),
+        [sources[leaf] for leaf in owner.recording.leaves],
+        positions,
+    )
 
 
 def _call_signature(graph: Graph, device: Any) -> Signature:
     call = OPS["call"]
-    return call.signature([n.type for n in graph.inputs], call.normal_attrs({"graph": graph}), device)
+    return call.signature(
+        [n.type for n in graph.inputs], call.normal_attrs({"graph": graph}), device
+    )
 
 
 def _source(source: tuple, region: _Region, dys: Sequence[Any]) -> Node:
@@ -290,7 +313,14 @@ def _source(source: tuple, region: _Region, dys: Sequence[Any]) -> Node:
         found = tape.outputs.get((parent, i))
         if found is not None:
             return found
-    return Node(get_signature(parent.sig, i), (parent,), parent.sig.types[i], None, parent.code, parent.offset)
+    return Node(
+        get_signature(parent.sig, i),
+        (parent,),
+        parent.sig.types[i],
+        None,
+        parent.code,
+        parent.offset,
+    )
 
 
 def _ones(type_: Any) -> Tensor:
@@ -327,7 +357,9 @@ def _reverse(
         for x, g in zip(node.inputs, found):
             if g is not None and x in depends and x.type.dtype.is_float:
                 if g._node.type is not x.type:
-                    raise InternalError(f"gradient of {node.sig.op.name}: it gave {g._node.type} for an input {x.type}")
+                    raise InternalError(
+                        f"gradient of {node.sig.op.name}: it gave {g._node.type} for an input {x.type}"
+                    )
                 cotangents[x] = cotangents[x] + g if x in cotangents else g
     return finals | cotangents
 
@@ -339,11 +371,15 @@ def apply_rule(sig: Signature, dy: Any, y: Any, inputs: list[Tensor]) -> Sequenc
         return op._gradient(dy, y, *inputs, **dict(sig.attrs))
     graph = lowered(sig)
     if graph is None:
-        raise UnsupportedError(f"{op.name}: the op has neither a gradient nor a lowering", hint=".detach() its inputs")
+        raise UnsupportedError(
+            f"{op.name}: the op has neither a gradient nor a lowering", hint=".detach() its inputs"
+        )
     return graph_gradient(graph, inputs, dy if isinstance(dy, tuple) else (dy,))
 
 
-def graph_gradient(graph: Graph, inputs: Sequence[Tensor], dys: Sequence[Tensor | None]) -> list[Tensor | None]:
+def graph_gradient(
+    graph: Graph, inputs: Sequence[Tensor], dys: Sequence[Tensor | None]
+) -> list[Tensor | None]:
     """Record the gradient of a graph's outputs by its inputs."""
     given = tuple(d is not None for d in dys)
     wanted = tuple(n.type.dtype.is_float for n in graph.inputs)
@@ -352,7 +388,9 @@ def graph_gradient(graph: Graph, inputs: Sequence[Tensor], dys: Sequence[Tensor 
     return [next(made) if has else None for has in backward.notes["has"]]
 
 
-def gradient_graph(graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, ...], zeros: bool = False) -> Graph:
+def gradient_graph(
+    graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, ...], zeros: bool = False
+) -> Graph:
     """Return the graph ``(*inputs, *dys) -> gradients`` of a graph; made once for each question.
 
     Parameters
@@ -370,7 +408,9 @@ def gradient_graph(graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, ..
     return graph.notes[key]
 
 
-def _gradient_graph(graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, ...], zeros: bool) -> Graph:
+def _gradient_graph(
+    graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, ...], zeros: bool
+) -> Graph:
     device = (graph.inputs or graph.nodes)[0].sig.device
     owner = Capture("gradient", device)
     with changed(recording=owner.recording, eager=False, cast=None):
@@ -378,7 +418,9 @@ def _gradient_graph(graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, .
         seeds = [make_leaf(o.type, device) for o, g in zip(graph.outputs, given) if g]
         for leaf in (*leaves, *seeds):
             owner.recording.enlist(leaf)
-        values: dict[Node, Any] = {n: Tensor.from_node(leaf) for n, leaf in zip(graph.inputs, leaves)}
+        values: dict[Node, Any] = {
+            n: Tensor.from_node(leaf) for n, leaf in zip(graph.inputs, leaves)
+        }
         depends = {n for n, w in zip(graph.inputs, wanted) if w}
         for node in graph.nodes:
             if node.sig.op is GET:
@@ -394,7 +436,9 @@ def _gradient_graph(graph: Graph, given: tuple[bool, ...], wanted: tuple[bool, .
                 dy = Tensor.from_node(next(waiting))
                 if output in depends and output.type.dtype.is_float:
                     cotangents[output] = cotangents[output] + dy if output in cotangents else dy
-        _reverse([n for n in graph.nodes if n in depends], values.get, values.get, cotangents, depends)
+        _reverse(
+            [n for n in graph.nodes if n in depends], values.get, values.get, cotangents, depends
+        )
         found = [cotangents.get(n) if w else None for n, w in zip(graph.inputs, wanted)]
         if zeros:
             found = [
@@ -422,7 +466,10 @@ def _saved_set(sig: Signature) -> tuple[tuple[int, ...], tuple[int, ...]]:
     with changed(recording=owner.recording, eager=False, cast=None):
         inputs = [make_leaf(t, sig.device) for t in sig.input_types]
         outputs = [make_leaf(t, sig.device) for t in sig.types]
-        seeds = [Tensor.from_node(make_leaf(t, sig.device)) if t.dtype.is_float else None for t in sig.types]
+        seeds = [
+            Tensor.from_node(make_leaf(t, sig.device)) if t.dtype.is_float else None
+            for t in sig.types
+        ]
         y = [Tensor.from_node(n) for n in outputs]
         try:
             found = apply_rule(
@@ -431,7 +478,9 @@ def _saved_set(sig: Signature) -> tuple[tuple[int, ...], tuple[int, ...]]:
             )  # fmt: skip
         except UnsupportedError:
             return (), ()
-        results = [g._node for g, t in zip(found, sig.input_types) if g is not None and t.dtype.is_float]
+        results = [
+            g._node for g, t in zip(found, sig.input_types) if g is not None and t.dtype.is_float
+        ]
         for node in results:
             owner.recording.enlist(node)
         read = owner.recording._needed(results)

@@ -38,7 +38,17 @@ class Signature:
     device : Device
     """
 
-    __slots__ = ("attrs", "device", "input_types", "nbytes", "notes", "op", "single", "type", "types")
+    __slots__ = (
+        "attrs",
+        "device",
+        "input_types",
+        "nbytes",
+        "notes",
+        "op",
+        "single",
+        "type",
+        "types",
+    )
 
     def __init__(
         self,
@@ -48,7 +58,13 @@ class Signature:
         types: tuple[Type, ...],
         device: Any,
     ) -> None:
-        self.op, self.input_types, self.attrs, self.types, self.device = op, input_types, attrs, types, device
+        self.op, self.input_types, self.attrs, self.types, self.device = (
+            op,
+            input_types,
+            attrs,
+            types,
+            device,
+        )
         self.single = len(types) == 1
         self.type = types[0] if types else NOTHING
         self.nbytes = sum(t.nbytes for t in types)
@@ -136,8 +152,12 @@ class Recording:
         self.index: dict[Node, int] = {}
         self.tokens: list[Any] = []
         self.owner = owner
-        self.handles: list[tuple[int, Any]] | None = [] if owner is not None else None  # (position, handle) of leaves
-        self.rebinds: dict[int, tuple[Any, Node]] = {}  # id(handle) -> weak handle, last node with a value
+        self.handles: list[tuple[int, Any]] | None = (
+            [] if owner is not None else None
+        )  # (position, handle) of leaves
+        self.rebinds: dict[
+            int, tuple[Any, Node]
+        ] = {}  # id(handle) -> weak handle, last node with a value
         self.boundary = 0  # position of the last boundary
         self.weight = 0  # bytes of leaves; results are added at boundaries
 
@@ -151,13 +171,15 @@ class Recording:
         if node.buffer is None and not node.sig.op.is_leaf:
             if self.owner is None:
                 return self._enlist_pending(node)
-            if node.sig.op is GET and node.inputs[0] in self.index:  # another look at a node recorded here
+            if (
+                node.sig.op is GET and node.inputs[0] in self.index
+            ):  # another look at a node recorded here
                 self.append(node)
                 return self.index[node]
         elif node.buffer is None and self.owner is None:
             raise TraceError(
-                f"a value {node.type} that was recorded inside a traced function, branch or loop is used after its end; "
-                "it has none there",
+                f"a value {node.type} that was recorded inside a traced function, branch or loop "
+                "is used after its end; it has none there",
                 hint="return it from the function",
             ).add_place(user_place())
         position = self.index[node] = len(self.tokens)
@@ -176,7 +198,9 @@ class Recording:
             if node in self.index:
                 stack.pop()
                 continue
-            waiting = [] if node.buffer is not None else [i for i in node.inputs if i not in self.index]
+            waiting = (
+                [] if node.buffer is not None else [i for i in node.inputs if i not in self.index]
+            )
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
@@ -223,7 +247,14 @@ class Recording:
             if node in wanted and node not in copies:
                 if self.tokens[self.index[node]].__class__ is Signature:
                     raise InternalError(f"graph: leaf {node!r} is missing from the list of inputs")
-                copy = Node(node.sig, tuple(copies[i] for i in node.inputs), node.type, None, node.code, node.offset)
+                copy = Node(
+                    node.sig,
+                    tuple(copies[i] for i in node.inputs),
+                    node.type,
+                    None,
+                    node.code,
+                    node.offset,
+                )
                 copies[node] = copy
                 made.append(copy)
         return Graph(tuple(new_inputs), tuple(made), tuple(copies[o] for o in outputs))
@@ -263,7 +294,9 @@ class Graph:
 
     __slots__ = ("_hash", "_key", "inputs", "nodes", "notes", "outputs")
 
-    def __init__(self, inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[Node, ...]) -> None:
+    def __init__(
+        self, inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[Node, ...]
+    ) -> None:
         self.inputs, self.nodes, self.outputs = inputs, nodes, outputs
         self._key: tuple | None = None
         self._hash: int | None = None
@@ -287,7 +320,9 @@ class Graph:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Graph) and hash(self) == hash(other) and self.key == other.key)
+        return self is other or (
+            isinstance(other, Graph) and hash(self) == hash(other) and self.key == other.key
+        )
 
     def __str__(self) -> str:
         return print_graph(self)
@@ -312,7 +347,13 @@ class Graph:
                 nodes[str(sig.device)] = nodes.get(str(sig.device), 0) + 1
             if "refused" in sig.notes:
                 device, reason = sig.notes["refused"]
-                entry = {"op": sig.op.name, "device": device, "reason": reason, "count": 0, "bytes": 0}
+                entry = {
+                    "op": sig.op.name,
+                    "device": device,
+                    "reason": reason,
+                    "count": 0,
+                    "bytes": 0,
+                }
                 entry = refused.setdefault(tuple(entry.values()), entry)
                 entry["count"] += 1
                 entry["bytes"] += sig.nbytes
@@ -353,7 +394,8 @@ def get_signature(parent: Signature, index: int) -> Signature:
     gets = parent.notes.get("gets")
     if gets is None:
         gets = parent.notes["gets"] = tuple(
-            Signature(GET, parent.types, (("index", i),), (t,), parent.device) for i, t in enumerate(parent.types)
+            Signature(GET, parent.types, (("index", i),), (t,), parent.device)
+            for i, t in enumerate(parent.types)
         )
     return gets[index]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from .errors import is_internal
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+LARGEST = 64  # elements of a container that is looked into
 _STANDARD = tuple({sys.prefix, sys.base_prefix})
 
 
@@ -93,27 +95,55 @@ def look_up(owner: Any, read: Read) -> tuple[bool, Any]:
 def is_plain(value: Any) -> bool:
     """Whether a value is a number, text, or a container of such."""
     if isinstance(value, (tuple, list, set, frozenset)):
-        return len(value) <= 64 and all(map(is_plain, value))
+        return len(value) <= LARGEST and all(map(is_plain, value))
     if isinstance(value, dict):
-        return len(value) <= 64 and all(is_plain(k) and is_plain(v) for k, v in value.items())
+        return len(value) <= LARGEST and all(is_plain(k) and is_plain(v) for k, v in value.items())
     return type(value) in PLAIN
 
 
 def same_plain(a: Any, b: Any) -> bool:
-    """Whether two plain values are of one type and equal, NaN included."""
+    """Whether two plain values are of one type and equal, NaN included; or a container holds the same objects."""
+    if type(b) is Elements:
+        return b.are_in(a)
     if type(a) is not type(b) or not is_plain(a):
         return False
     return a == b or (isinstance(a, float) and a != a and b != b)
 
 
+class Elements:
+    """The objects that a small container holds, as a list of tensors: a guard for which they are."""
+
+    def __init__(self, container: Any) -> None:
+        self.kind, self.objects = type(container), _objects(container)
+
+    def are_in(self, container: Any) -> bool:
+        """Whether a container of the same kind holds the same objects."""
+        if type(container) is not self.kind or len(container) > LARGEST:
+            return False
+        found = _objects(container)
+        return len(found) == len(self.objects) and all(map(operator.is_, found, self.objects))
+
+
+def _objects(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+
+
 def reads_of(code: types.CodeType) -> tuple[list[Read], list[Read]]:
-    """Return what code reads from globals, closures and arguments, and which of these names and attributes it writes."""
+    """Return what code reads from globals, closures and arguments, and which of these it writes."""
     reads: dict[Read, None] = {}
     writes: dict[Read, None] = {}
-    kinds = {"GLOBAL": "global", "NAME": "global", "DEREF": "closure", "CLASSDEREF": "closure", "FAST": "argument"}
+    kinds = {
+        "GLOBAL": "global",
+        "NAME": "global",
+        "DEREF": "closure",
+        "CLASSDEREF": "closure",
+        "FAST": "argument",
+    }
     chain: list[str] | None = None
     kind = name = before = ""
-    copied: list[tuple[str, str]] = []  # objects whose attribute is read and then written, as in ``a.b += 1``
+    copied: list[
+        tuple[str, str]
+    ] = []  # objects whose attribute is read and then written, as in ``a.b += 1``
     for instruction in dis.get_instructions(code):
         operation = instruction.opname
         verb, _, what = operation.partition("_")
@@ -125,14 +155,24 @@ def reads_of(code: types.CodeType) -> tuple[list[Read], list[Read]]:
             if chain is not None:
                 reads[Read(kind, name, tuple(chain))] = None
             if operation == "STORE_ATTR":
-                target = (kind, name) if chain == [] else copied.pop() if before == "SWAP" and copied else None
+                target = (
+                    (kind, name)
+                    if chain == []
+                    else copied.pop()
+                    if before == "SWAP" and copied
+                    else None
+                )
                 if target is not None:
                     writes[Read(*target, (str(instruction.argval),))] = None
             chain = None
             what = "DEREF" if operation == "LOAD_FROM_DICT_OR_DEREF" else what.split("_")[0]
             if verb == "LOAD" and what in kinds and instruction.argval is not None:
                 found = instruction.argval
-                kind, name, chain = kinds[what], str(found[-1] if isinstance(found, tuple) else found), []
+                kind, name, chain = (
+                    kinds[what],
+                    str(found[-1] if isinstance(found, tuple) else found),
+                    [],
+                )
             elif verb in ("STORE", "DELETE") and what in ("GLOBAL", "DEREF"):
                 writes[Read(kinds[what], str(instruction.argval), ())] = None
         before = operation
@@ -201,7 +241,11 @@ class Watcher:
             reads, writes = reads_of(frame.code)
             written = {w for w in writes if not w.attributes}
             function = _function_of(frame, functions.get(frame.code, ()), {w.name for w in written})
-            own = dict(zip(frame.code.co_freevars, function.__closure__ or ())) if function is not None else {}
+            own = (
+                dict(zip(frame.code.co_freevars, function.__closure__ or ()))
+                if function is not None
+                else {}
+            )
             owners: dict[str, Any] = {"global": lambda name, f=frame: f.names if name in f.names else None,
                       "argument": lambda name, f=frame: f.objects if name in f.objects else None,
                       "closure": lambda name, o=own, f=frame: o.get(name) or _cell_of(name, f, cells)}  # fmt: skip
@@ -209,7 +253,9 @@ class Watcher:
                 _guard_defaults(guards, function)
             for write in writes:
                 owner = owners[write.kind](write.name)
-                if owner is not None and (not write.attributes or is_plain(look_up(owner, write)[1])):
+                if owner is not None and (
+                    not write.attributes or is_plain(look_up(owner, write)[1])
+                ):
                     effects.add(".".join((write.name, *write.attributes)))
             for read in reads:
                 owner = owners[read.kind](read.name)
@@ -219,7 +265,7 @@ class Watcher:
         return list(guards.values()), effects
 
     def _functions(self) -> dict[types.CodeType, list[types.FunctionType]]:
-        """Return the functions of the watched code: a frame knows values of its closure, and a guard needs the cells."""
+        """Return the functions of the watched code: frames know values of closures, guards need the cells."""
         found: dict[types.CodeType, list[types.FunctionType]] = {}
         codes = {frame.code for frame in self.frames.values()}
         for function in gc.get_referrers(*codes) if codes else ():
@@ -234,12 +280,17 @@ def _function_of(
     """Return the function whose closure holds what a frame saw."""
     for function in functions:
         pairs = zip(frame.code.co_freevars, function.__closure__ or ())
-        if all(n in written or n not in frame.closure or _holds(cell, frame.closure[n]) for n, cell in pairs):
+        if all(
+            n in written or n not in frame.closure or _holds(cell, frame.closure[n])
+            for n, cell in pairs
+        ):
             return function
     return None
 
 
-def _cell_of(name: str, frame: Frame, cells: dict[str, list[types.CellType]]) -> types.CellType | None:
+def _cell_of(
+    name: str, frame: Frame, cells: dict[str, list[types.CellType]]
+) -> types.CellType | None:
     """Return the cell of a variable for a function that is gone, as one made inside: that of a function around it."""
     return next((c for c in cells.get(name, ()) if _holds(c, frame.closure.get(name))), None)
 
@@ -286,16 +337,24 @@ def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
         count += 1
     part = read._replace(attributes=read.attributes[:count])
     if is_plain(value) or (hasattr(value, "_node") and not isinstance(value, type)):
-        guards[id(owner), part] = Guard(owner, part, value if isinstance(value, PLAIN) else _copied(value))
+        guards[id(owner), part] = Guard(
+            owner, part, value if isinstance(value, PLAIN) else _copied(value)
+        )
     elif read.kind != "argument" and not isinstance(root, types.ModuleType):
         part = read._replace(attributes=())
-        guards[id(owner), part] = Guard(owner, part, root)
+        small = type(root) in (list, tuple, dict) and len(root) <= LARGEST
+        guards[id(owner), part] = Guard(owner, part, Elements(root) if small else root)
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list, set, frozenset)) and type(value) in (tuple, list, set, frozenset):
+    if isinstance(value, (tuple, list, set, frozenset)) and type(value) in (
+        tuple,
+        list,
+        set,
+        frozenset,
+    ):
         return type(value)(map(_copied, value))
     return value
 

@@ -14,7 +14,15 @@ from .errors import TraceError
 from .mode import MODE, changed
 from .trace import trace
 
-__all__ = ["DTRConfig", "GraphOptimizationConfig", "SublinearMemoryConfig", "TraceError", "exclude_from_trace", "trace"]
+__all__ = [
+    "DTRConfig",
+    "GraphOptimizationConfig",
+    "SublinearMemoryConfig",
+    "TraceError",
+    "exclude_from_trace",
+    "trace",
+]
+
 
 class SublinearMemoryConfig(NamedTuple):
     """Asks for the memory strategy ``"sublinear"``.
@@ -37,6 +45,7 @@ class SublinearMemoryConfig(NamedTuple):
     lb_memory_mb: int = 0
     num_worker: int = 1
 
+
 class DTRConfig(NamedTuple):
     """Asks for the memory strategy ``"dtr"``.
 
@@ -57,6 +66,7 @@ class DTRConfig(NamedTuple):
     recomp_memory_factor: float = 1.0
     recomp_time_factor: float = 1.0
 
+
 class GraphOptimizationConfig(NamedTuple):
     """Accepted and ignored: the device's passes decide what is fused.
 
@@ -67,6 +77,7 @@ class GraphOptimizationConfig(NamedTuple):
 
     jit_fuse_dimshuffle: bool = False
     jit_fuse_reduce: bool = False
+
 
 @contextmanager
 def exclude_from_trace() -> Iterator[None]:
@@ -79,6 +90,7 @@ def exclude_from_trace() -> Iterator[None]:
         return
     with changed(recording=None):
         yield
+
 
 def is_tracing() -> bool:
     """Return whether a function is being traced now."""

@@ -122,7 +122,9 @@ def live_bytes(intervals: Sequence[Interval]) -> list[int]:
     return np.cumsum(change[:steps]).tolist() if steps else []
 
 
-def verify_offsets(intervals: Sequence[Interval], offsets: Sequence[int], arena_bytes: int, strategy: str) -> None:
+def verify_offsets(
+    intervals: Sequence[Interval], offsets: Sequence[int], arena_bytes: int, strategy: str
+) -> None:
     """Check that no two values overlap in place and time, and that all lie inside the arena.
 
     Raises
@@ -131,7 +133,9 @@ def verify_offsets(intervals: Sequence[Interval], offsets: Sequence[int], arena_
         Names the strategy and the two values.
     """
     if len(offsets) != len(intervals):
-        raise InternalError(f'memory strategy "{strategy}" gave {len(offsets)} offsets for {len(intervals)} values')
+        raise InternalError(
+            f'memory strategy "{strategy}" gave {len(offsets)} offsets for {len(intervals)} values'
+        )
     events = sorted(
         [(v.start, 1, i) for i, v in enumerate(intervals) if v.nbytes]
         + [(v.end + 1, 0, i) for i, v in enumerate(intervals) if v.nbytes]
@@ -190,7 +194,9 @@ def _planned(name: str, strategy: Any, intervals: Sequence[Interval]) -> list[in
         top = _top(intervals, offsets)
         verify_offsets(intervals, offsets, top, name)
         if schedule.peak_bytes is not None and top > schedule.peak_bytes:
-            raise ValueError(f"it stated a peak of {schedule.peak_bytes:,} bytes, and its layout takes {top:,}")
+            raise ValueError(
+                f"it stated a peak of {schedule.peak_bytes:,} bytes, and its layout takes {top:,}"
+            )
     except InternalError as error:
         raise PluginContractError(first_line(error)) from None
     except Exception as error:
@@ -229,7 +235,9 @@ def memory(strategy: str) -> Iterator[None]:
         yield
 
 
-def check_limit(peak_bytes: int, limit: int | None, largest: Sequence[tuple[int, str]], what: str) -> None:
+def check_limit(
+    peak_bytes: int, limit: int | None, largest: Sequence[tuple[int, str]], what: str
+) -> None:
     """Raise where a peak is over the limit.
 
     Raises

@@ -34,7 +34,12 @@ class Mode:
     __slots__ = ("cast", "device", "eager", "memory", "plain", "recording")
 
     def __init__(
-        self, recording: Any = None, eager: bool = False, cast: Any = None, memory: Any = None, device: Any = None
+        self,
+        recording: Any = None,
+        eager: bool = False,
+        cast: Any = None,
+        memory: Any = None,
+        device: Any = None,
     ) -> None:
         self.recording, self.eager, self.cast = recording, eager, cast
         self.memory, self.device = memory, device
@@ -44,7 +49,9 @@ class Mode:
 _START = Mode(eager=debug.eager)
 MODE: ContextVar[Mode] = ContextVar("mge_mode", default=_START)
 
-MANAGERS: ContextVar[tuple[Any, ...]] = ContextVar("mge_managers", default=())  # the active GradManagers
+MANAGERS: ContextVar[tuple[Any, ...]] = ContextVar(
+    "mge_managers", default=()
+)  # the active GradManagers
 
 
 @contextmanager

@@ -66,6 +66,37 @@ def load_module() -> Any:
     return _module
 
 
+def get_include() -> str:
+    """Return the folder of the C headers: ``mge/plugin.h`` and ``mge/kernel.hpp``.
+
+    Returns
+    -------
+    str
+        For a compiler's ``-I``.
+
+    Raises
+    ------
+    PluginUnavailable
+        This installation has no headers.
+    """
+    here = Path(__file__).resolve()
+    for folder in (here.parent / "include", here.parents[2] / "include"):  # of a wheel, of a checkout
+        if (folder / "mge" / "plugin.h").is_file():
+            return str(folder)
+    raise PluginUnavailable("mge.get_include: this installation of mge-core has no headers")
+
+
+def get_cmake_dir() -> str:
+    """Return the folder of ``mge_coreConfig.cmake``, for ``cmake -Dmge_core_DIR=...``.
+
+    Returns
+    -------
+    str
+        Builds through scikit-build-core find it by themselves.
+    """
+    return str(Path(__file__).resolve().parent / "cmake")
+
+
 def thread_count() -> int:
     """Return ``MGE_THREADS``, or the number of cores that this process may use."""
     if debug.threads:
@@ -142,7 +173,7 @@ class NativeBackend:
                 break
             self._devices.append(info)
         self.is_host = all(d["is_host"] for d in self._devices)
-        self.has_graphs = handle.has_graphs
+        self.has_graphs, self.has_streams = handle.has_graphs, handle.has_streams
         self.stream_count = (
             max((d["stream_count"] for d in self._devices), default=1) if handle.has_streams else 1
         )
@@ -400,19 +431,20 @@ class NativePlan:
     def __init__(self, plan: Any, calls: Sequence[tuple], arena: Any) -> None:
         native = [isinstance(s.kernel, NativeKernel) for s in plan.steps]
         self.has_calls = not all(native)
-        self.inputs = [s.source for s in plan.storages if s.kind == "input"]
-        self.results = [i for i, s in enumerate(plan.storages) if s.kind == "result"]
-        self._places: dict[int, tuple[int, int]] = {}
-        for i, storage in enumerate(plan.storages):
-            if storage.kind == "arena":
-                self._places[i] = (0, plan.memory.offsets[plan.arena[i]])
-            elif storage.kind == "constant":
-                self._places[i] = (1, storage.source.ctypes.data)
-            elif storage.kind == "input":
-                self._places[i] = (2, self.inputs.index(storage.source))
+        used = sorted({plan.values[v].storage for s in plan.steps for v in (*s.inputs, *s.outputs)})
+        moving = {kind: [i for i in used if plan.storages[i].kind == kind] for kind in ("input", "result")}
+        self.inputs = [plan.storages[i].source for i in moving["input"]]
+        self.results = moving["result"]
+        places: dict[int, tuple[int, int]] = {}
+        for i in used:
+            kind, source = plan.storages[i].kind, plan.storages[i].source
+            if kind == "arena":
+                places[i] = (0, plan.memory.offsets[plan.arena[i]])
+            elif kind == "constant":
+                places[i] = (1, source.ctypes.data)
             else:
-                self._places[i] = (3, self.results.index(i))
-        values = [(*_type(v.type), *self._places[v.storage]) for v in plan.values]
+                places[i] = (2 if kind == "input" else 3, moving[kind].index(i))
+        values = [(*_type(v.type), *places.get(v.storage, (1, 0))) for v in plan.values]
         waits = _waits(plan) if any(s.slot.stream for s in plan.steps) or _is_mixed(plan) else {}
         awaited = {w for row in waits.values() for w in row}
         steps = [
@@ -420,7 +452,7 @@ class NativePlan:
             for i, s in enumerate(plan.steps)
         ]
         python = [None if native[i] else (call[0], call[1:]) for i, call in enumerate(calls)]
-        sizes = [[s.nbytes for s in plan.storages if s.kind == kind] for kind in ("input", "result")]
+        sizes = [[plan.storages[i].nbytes for i in moving[kind]] for kind in ("input", "result")]
         self._plan, self._arena = plan, arena
         self._handle = load_module().Plan(values, steps, python, *sizes)
         if self._handle.failure is not None:

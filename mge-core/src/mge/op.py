@@ -57,7 +57,13 @@ class Op:
         promotes: str | None,
         promoted: tuple[str, ...] | None,
     ) -> None:
-        self.rule, self.name, self.is_base, self.autocast, self.is_pure = rule, name, base, autocast, pure
+        self.rule, self.name, self.is_base, self.autocast, self.is_pure = (
+            rule,
+            name,
+            base,
+            autocast,
+            pure,
+        )
         self.promotes = promotes
         self.__name__ = self.__qualname__ = rule.__name__
         self.__doc__, self.__module__, self.__wrapped__ = rule.__doc__, rule.__module__, rule
@@ -67,7 +73,9 @@ class Op:
         self.input_names, self.attr_names = arguments.input_names, arguments.attr_names
         self.input_count = len(self.input_names)
         self.bind, self.normal_attrs = arguments.bind, arguments.normal_attrs
-        self.promoted = tuple(self.input_names.index(n) for n in promoted) if promoted is not None else None
+        self.promoted = (
+            tuple(self.input_names.index(n) for n in promoted) if promoted is not None else None
+        )
         self._reference: Callable[..., Any] | None = None
         self._gradient: Callable[..., Any] | None = None
         self._lowering: Callable[..., Any] | None = None
@@ -75,8 +83,10 @@ class Op:
         self.writes_out = False  # the reference takes ``out=``
         self.aliases = False  # the reference may return a view of its first input
         self.inplace: tuple[int, ...] = ()  # inputs over which output 0 may be written
-        self.pairs: Callable[[Signature], list[tuple[int, int]]] | None = None  # the same, for several outputs
-        self.tolerance: dict[str, float] = {}  # dtype name -> relative tolerance, where the table's is too tight
+        # The same, for several outputs.
+        self.pairs: Callable[[Signature], list[tuple[int, int]]] | None = None
+        # Dtype name -> relative tolerance, where the table's is too tight.
+        self.tolerance: dict[str, float] = {}
         self.signatures: dict[tuple, Signature] = {}  # by what a call gives
         self._interned: dict[tuple, Signature] = {}  # by full attributes
 
@@ -86,7 +96,11 @@ class Op:
         """Set the NumPy implementation: arrays and attributes to an array, or a tuple of arrays."""
         self._reference = function
         code = getattr(function, "__code__", None)
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+        names = (
+            code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if code is not None
+            else ()
+        )
         self.writes_out = isinstance(function, np.ufunc) or "out" in names
         return function
 
@@ -119,7 +133,11 @@ class Op:
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         if self.variadic:
-            if args and args[0].__class__ in (list, tuple) and len(args) <= 1 + len(self.attr_names):
+            if (
+                args
+                and args[0].__class__ in (list, tuple)
+                and len(args) <= 1 + len(self.attr_names)
+            ):
                 attrs.update(zip(self.attr_names, args[1:]))  # a list stands for the inputs
                 args = tuple(args[0])
         elif len(args) > self.input_count:  # attributes by position
@@ -128,7 +146,9 @@ class Op:
                 args, attrs = args[: self.input_count], {**attrs, **extra}
         return record(self, args, tuple(attrs.items()) if attrs else ())
 
-    def signature(self, types: Sequence[Any], attrs: tuple[tuple[str, Any], ...], device: Any) -> Signature:
+    def signature(
+        self, types: Sequence[Any], attrs: tuple[tuple[str, Any], ...], device: Any
+    ) -> Signature:
         """Run the shape rule once for these types and attributes.
 
         A Python type among ``types`` stands for a number from Python: weakly typed. Its place in
@@ -140,10 +160,14 @@ class Op:
         if found is None:
             result = self.rule(*types, **dict(attrs))
             outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-            if len(self._interned) > SIGNATURES:  # as from a loop over x[i]: nodes keep those that they use
+            if (
+                len(self._interned) > SIGNATURES
+            ):  # as from a loop over x[i]: nodes keep those that they use
                 self._interned.clear()
                 self.signatures.clear()
-            found = self._interned.setdefault(key, Signature(self, tuple(types), attrs, outputs, device))
+            found = self._interned.setdefault(
+                key, Signature(self, tuple(types), attrs, outputs, device)
+            )
         return found
 
 
@@ -187,7 +211,9 @@ def op(
             promoted=promoted,
         )
         if made.name in OPS:
-            raise ArgumentError(f"op: {made.name!r} is registered twice, by {OPS[made.name].__module__} and {made.__module__}")
+            raise ArgumentError(
+                f"op: {made.name!r} is registered twice, by {OPS[made.name].__module__} and {made.__module__}"
+            )
         OPS[made.name] = made
         return made
 
@@ -237,7 +263,9 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
             if sig is not None:
                 ny, y = make_number(y, sig.input_types[1], sig.device), None
         else:
-            sig = op.signatures.get((ny.sig.device, x.__class__, ny.type)) if ny is not None else None
+            sig = (
+                op.signatures.get((ny.sig.device, x.__class__, ny.type)) if ny is not None else None
+            )
             if sig is not None:
                 nx, x = make_number(x, sig.input_types[0], sig.device), None
         if sig is not None:
@@ -291,7 +319,9 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
     """Record a call with whatever it holds: sort, convert and check its arguments, run the shape rule."""
     try:
         inputs, attrs = op.bind(args, dict(raw_attrs))
-        inputs = tuple(i if hasattr(i, "_node") or type(i) in NUMBERS else _as_input(op, i) for i in inputs)
+        inputs = tuple(
+            i if hasattr(i, "_node") or type(i) in NUMBERS else _as_input(op, i) for i in inputs
+        )
         nodes: list[Any] = [i._node if hasattr(i, "_node") else i for i in inputs]
         recording = mode.recording or LOCAL.recording
         device = _device_of(op, nodes, recording)
@@ -350,7 +380,9 @@ def _remember(op: Op, sig: Signature, types: list, raw_attrs: tuple) -> None:
             op.signatures[raw_attrs, sig.device, *types] = sig
         if len(types) == 2 and not raw_attrs:
             op.signatures[sig.device, *types] = sig
-    except TypeError:  # an attribute that does not hash, as a list: found by the slow path each time
+    except (
+        TypeError
+    ):  # an attribute that does not hash, as a list: found by the slow path each time
         pass
 
 
@@ -384,7 +416,8 @@ def _device_of(op: Op, nodes: list, recording: Recording) -> Any:
 def _two_devices(op: Op, nodes: Sequence[Any]) -> DeviceError:
     names = [str(n.sig.device) for n in nodes if isinstance(n, Node)]
     return DeviceError(
-        f"{op.name}: the inputs are on {', '.join(names)}; all must be on one device", hint="move one with .to(device)"
+        f"{op.name}: the inputs are on {', '.join(names)}; all must be on one device",
+        hint="move one with .to(device)",
     )
 
 
@@ -395,7 +428,8 @@ def make_number(value: Any, type_: Type, device: Any) -> Node:
         info = np.iinfo(dtype.dtype)
         if not info.min <= value <= info.max:
             raise ArgumentError(
-                f"{value} does not fit {dtype} ({info.min} to {info.max})", hint="convert the tensor with .astype first"
+                f"{value} does not fit {dtype} ({info.min} to {info.max})",
+                hint="convert the tensor with .astype first",
             ).add_place(user_place())
     return Node(leaf_signature(type_, device), (), type_, Number(value, dtype.dtype))
 

@@ -41,7 +41,13 @@ _MATMUL: Any = linalg.matmul
 _POW: Any = power.pow
 _TRANSPOSE: Any = shape.transpose
 _CLIP: Any = select.clip
-_UFUNCS = {"true_divide": "div", "divide": "div", "subtract": "sub", "multiply": "mul", "power": "pow"}
+_UFUNCS = {
+    "true_divide": "div",
+    "divide": "div",
+    "subtract": "sub",
+    "multiply": "mul",
+    "power": "pow",
+}
 
 
 class Operators:
@@ -211,7 +217,9 @@ class Operators:
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if method == "__call__" and not options and len(inputs) == 2 and name in OPS:
             return _POW(*inputs) if name == "pow" else OPS[name](*inputs)
-        return getattr(ufunc, method)(*[i.numpy() if isinstance(i, Operators) else i for i in inputs], **options)
+        return getattr(ufunc, method)(
+            *[i.numpy() if isinstance(i, Operators) else i for i in inputs], **options
+        )
 
     def astype(self, dtype: Any) -> Tensor:
         """Return the tensor with its elements converted to another dtype."""
@@ -221,11 +229,15 @@ class Operators:
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, in row-major order; one size may be -1."""
-        return OPS["reshape"](self, shape=shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        return OPS["reshape"](
+            self, shape=shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        )
 
     def transpose(self, *pattern: Any) -> Tensor:
         """Return the tensor with its axes in another order; by default reversed."""
-        several = pattern[0] if len(pattern) == 1 and not isinstance(pattern[0], int) else pattern or None
+        several = (
+            pattern[0] if len(pattern) == 1 and not isinstance(pattern[0], int) else pattern or None
+        )
         return _TRANSPOSE(self, several)
 
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:

@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 def load_namespace(namespace: str) -> str | None:
-    """Load the library of the ops ``namespace::...``; return the package that is known to have it. Set by registry.py."""
+    """Load the library of the ops ``namespace::...``; return the package known to have it. Set by registry.py."""
 
 
 def parse_graph(text: str, device: Any = None, *, n: int | None = None) -> Graph:

@@ -15,8 +15,9 @@ from .debug import debug
 from .device import ALIGNMENT, Kernel, aligned_bytes, memory_limit
 from .graph import GET, Graph, Node
 from .memory import Interval, MemoryPlan, check_limit, plan_memory, rounded
+from .native import workspace_bytes
 from .passes.simplify import constant_value
-from .schedule import Slot, schedule
+from .schedule import Slot, ends_beside, schedule
 from .types import Type
 
 
@@ -70,8 +71,10 @@ class Plan:
         The value of each output of the graph.
     memory : MemoryPlan
         Of the storages of kind ``"arena"``, by ``arena`` (storage -> position).
+    workspace_bytes : int
+        Scratch of kernels; it follows the arena.
     peak_bytes : int
-        Arena and results; known before the plan runs.
+        Arena, scratch and results; known before the plan runs.
     overwrites : list of int
         The inputs that it overwrites, of those in ``donated``.
     overwrites_from : int
@@ -87,15 +90,29 @@ class Plan:
         written = {self.values[v].storage for step in self.steps for v in step.outputs}
         self.overwrites = [s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written]
         self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
+        ends = self._ends()
         intervals = [
-            Interval(s.start, s.end, s.nbytes + self.guard_bytes, s.label) for s in self.storages if s.kind == "arena"
+            Interval(self.storages[i].start, ends[i], self.storages[i].nbytes + self.guard_bytes, self.storages[i].label)
+            for i in self.arena
         ]
         self.memory: MemoryPlan = plan_memory(intervals, strategy)
         self.result_bytes = sum(rounded(s.nbytes) for s in self.storages if s.kind == "result")
-        self.peak_bytes = self.memory.arena_bytes + self.result_bytes
+        self.workspace_bytes = workspace_bytes(self.steps)
+        self.peak_bytes = self.memory.arena_bytes + self.workspace_bytes + self.result_bytes
         self.device = (graph.nodes or graph.inputs)[0].sig.device
         check_limit(self.peak_bytes, memory_limit(), self.largest(3), f"plan of {len(self.steps)} steps")
         self.bound: Any = None  # the executor's arrays; made at the first run
+
+    def _ends(self) -> list[int]:
+        """Return the last step at which each storage must be in place."""
+        if not any(s.slot.stream for s in self.steps):
+            return [s.end for s in self.storages]
+        touches: list[list[int]] = [[] for _ in self.storages]
+        for i, step in enumerate(self.steps):
+            for v in (*step.inputs, *step.outputs):
+                touches[self.values[v].storage].append(i)
+        beside = ends_beside([s.slot for s in self.steps], touches)
+        return [max(s.end, end) for s, end in zip(self.storages, beside)]
 
     def largest(self, count: int) -> list[tuple[int, str]]:
         """Return the largest storages that the plan allocates, with what they hold."""
@@ -182,7 +199,7 @@ class _Builder:
             for node in self.graph.nodes
             if node.sig.op is not GET
             and node not in read
-            and any(node.inputs[i] in wanted for i, _ in node.sig.op.inplace_pairs(node.sig))
+            and any(node.inputs[i] in wanted for i, _ in _inplace_pairs(node))
         }
 
     def _number_values(self, slots: list[Slot]) -> tuple[list[Slot], list[tuple[Type, str | None]]]:
@@ -237,7 +254,7 @@ class _Builder:
         read = [storage_of[self.root[self._value_of(i)]] for i in node.inputs]
         for s in read:
             self.storages[s].end = max(self.storages[s].end, position)
-        pairs = {o: i for i, o in reversed(node.sig.op.inplace_pairs(node.sig))}
+        pairs = {o: i for i, o in reversed(_inplace_pairs(node))}
         taken: set[int] = set()
         for k, v in enumerate(self.ids[node]):
             storage = None
@@ -261,6 +278,15 @@ class _Builder:
         fits = source.type is type_ and storage.nbytes == type_.nbytes
         dies = self.last.get(root, -1) <= position and read.count(read[i]) == 1
         return read[i] if may_write and fits and dies else None
+
+
+def _inplace_pairs(node: Node) -> list[tuple[int, int]]:
+    """Return the (input, output) pairs that may share memory: the op and its kernel must both allow them."""
+    pairs = node.sig.op.inplace_pairs(node.sig)
+    if not pairs:
+        return pairs
+    allowed = getattr(node.sig.device.kernel(node.sig), "inplace", None)
+    return pairs if allowed is None else [p for p in pairs if p in allowed]
 
 
 def is_view(node: Node) -> bool:

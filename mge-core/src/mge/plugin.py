@@ -20,12 +20,13 @@ import pluggy
 
 from .errors import OutOfMemory, PluginUnavailable
 from .graph import Graph, Signature
+from .native import NativeBackend
 from .op import OPS, op
 from .types import Type, abstract
 
 __all__ = [
     "API", "Backend", "HostBackend", "MemoryRequest", "MemorySchedule", "MemoryStrategy",
-    "OperatorLibrary", "OutOfMemory", "Quantizer", "Signature", "Type", "abstract", "find_library", "hookimpl", "op",
+    "NativeBackend", "OperatorLibrary", "OutOfMemory", "Quantizer", "Signature", "Type", "abstract", "find_library", "hookimpl", "op",
 ]  # fmt: skip
 
 API = (1, 0)  # within a major version, this module only grows

@@ -22,8 +22,8 @@ from typing import Any
 from . import parse
 from .debug import debug
 from .discovery import KINDS as KINDS
-from .discovery import EntryPoint, discover, first_line, normal_name
-from .errors import PluginIncompatible, PluginNotInstalled, PluginUnavailable
+from .discovery import EntryPoint, discover, first_line, normal_name, unreadable
+from .errors import PluginError, PluginIncompatible, PluginNotInstalled, PluginUnavailable
 from .op import OPS, op
 
 # Names of plugins that we know of -> the package that offers each.
@@ -147,8 +147,8 @@ def load(kind: str, name: str, wanted: str = "") -> Any:
     try_load(plugin)
     if plugin.state == "loaded":
         return plugin.object
-    error = PluginIncompatible if plugin.state == "incompatible" else PluginUnavailable
-    raise error(
+    errors = {"incompatible": PluginIncompatible, "loading": PluginError}
+    raise errors.get(plugin.state, PluginUnavailable)(
         f"{wanted} was asked for, and plugin {plugin} cannot be used here\n  {plugin.state}: {plugin.reason}\n"
         f"  usable: {', '.join(names(kind))}; details: mge plugins show {name}"
     )
@@ -158,7 +158,7 @@ def not_installed(kind: str, name: str, wanted: str) -> PluginNotInstalled:
     """Return the error for a name that no installed plugin offers."""
     text = f'{wanted} was asked for, and no installed plugin offers "{name}"'
     text += f"\n  usable: {', '.join(names(kind)) or 'none'}; details: mge plugins"
-    broken = [package for package, _ in discover().malformed]
+    broken = [package for package, _ in unreadable()]
     if broken:
         text += f"\n  packages with unreadable metadata: {', '.join(broken)}; details: mge doctor"
     return PluginNotInstalled(
@@ -204,6 +204,11 @@ def try_load(plugin: Plugin) -> None:
             raise
         except _Refused as refused:
             plugin.state, plugin.reason = refused.args
+        except (PluginIncompatible, PluginUnavailable) as error:  # as NativeBackend says it
+            plugin.state = (
+                "incompatible" if isinstance(error, PluginIncompatible) else "unavailable"
+            )
+            plugin.reason = first_line(error)
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             plugin.fail(*error.args if isinstance(error, _Failed) else (error,))
         finally:
@@ -303,7 +308,8 @@ def _check_hooks(plugin: Plugin, made: Any) -> None:
         if manager.is_registered(made):
             manager.unregister(made)
         if isinstance(error, PluginValidationError):
-            raise _Refused("incompatible", first_line(error)) from error
+            lines = str(error).splitlines()
+            raise _Refused("incompatible", f"{lines[0]}: {lines[-1]}") from error
         if isinstance(error, _Refused | KeyboardInterrupt):
             raise
         raise _Failed(error, "mge_register_ops(): ") from error

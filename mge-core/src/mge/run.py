@@ -69,7 +69,7 @@ def run_requested() -> None:
 
 
 def request_flush() -> None:
-    """Ask for the pending graph to run at the next call, read or boundary; what is dropped until then is not computed."""
+    """Ask for the pending graph to run at the next call, read or boundary; what is dropped until then never runs."""
     if MODE.get().recording is None:
         run_requested()
         LOCAL.requested, LOCAL.recording = LOCAL.recording, Recording()
@@ -117,7 +117,11 @@ def over_cap(recording: Recording) -> None:
 
 def is_donatable(buffer: Any) -> bool:
     """Whether a buffer is memory of the pool that only its node sees (and the caller's argument)."""
-    return buffer.__class__ is Buffer and buffer.pool is not None and getrefcount(buffer) <= _UNSHARED + 1
+    return (
+        buffer.__class__ is Buffer
+        and buffer.pool is not None
+        and getrefcount(buffer) <= _UNSHARED + 1
+    )
 
 
 def _held(recording: Recording, nodes: list[Node]) -> tuple[list[int], list[int]]:
@@ -154,7 +158,9 @@ def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[in
         if token.__class__ is not tuple:
             depends.append(bool(node.inputs) or any(node in tape.watched for tape in ACTIVE))
             continue
-        depends.append(any([depends[p] for p in token[1:]]) or any(node in tape.watched for tape in ACTIVE))
+        depends.append(
+            any([depends[p] for p in token[1:]]) or any(node in tape.watched for tape in ACTIVE)
+        )
         if token[0].op is GET:
             gets[token[1], token[0].attrs[0][1]] = i
         if depends[i]:
@@ -165,7 +171,9 @@ def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[in
             continue
         inputs, outputs = saved_set(sig)
         saved.update(tokens[i][1 + k] for k in inputs)
-        saved.update([i] if sig.single and outputs else [gets[i, k] for k in outputs if (i, k) in gets])
+        saved.update(
+            [i] if sig.single and outputs else [gets[i, k] for k in outputs if (i, k) in gets]
+        )
     wanted[:] = sorted(p for p in saved if tokens[p].__class__ is tuple and tokens[p][0].single)
     return kept
 
@@ -191,7 +199,9 @@ def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
         if i in history:
             for tape in ACTIVE:
                 tape.keep(node)
-        elif node.buffer is not None and tokens[i].__class__ is tuple:  # leaves may hold history of a tape
+        elif (
+            node.buffer is not None and tokens[i].__class__ is tuple
+        ):  # leaves may hold history of a tape
             node.inputs = ()
     failed = [values[i] for i in wanted if values[i].__class__ is Failure]
     if failed:
@@ -207,12 +217,16 @@ def _undo(recording: Recording, error: BaseException) -> None:
             handle._node = before
 
 
-def _compute(recording: Recording, nodes: list[Node], wanted: list[int], donated: list[int]) -> dict[int, Any]:
+def _compute(
+    recording: Recording, nodes: list[Node], wanted: list[int], donated: list[int]
+) -> dict[int, Any]:
     """Return a buffer for each wanted position: by a plan where the structure was seen before, else node by node."""
     if MODE.get().eager:
         return interpret(nodes, recording.tokens, wanted)
     key = Key(tuple(recording.tokens), tuple(wanted), tuple(donated), current_strategy())
-    plan = PLANS.find(key, lambda positions: recording.graph([nodes[i] for i in positions], recording.leaves))
+    plan = PLANS.find(
+        key, lambda positions: recording.graph([nodes[i] for i in positions], recording.leaves)
+    )
     if plan is None:
         debug.counts["first_sight_runs"] += 1
         return interpret(nodes, recording.tokens, wanted)
@@ -222,9 +236,13 @@ def _compute(recording: Recording, nodes: list[Node], wanted: list[int], donated
         if failure.overwritten:
             _poison(recording, plan, nodes, failure.error)
             raise failure.error from None
-        if not isinstance(failure.error, Exception) or not all(t[0].op.is_pure for t in recording.tokens if type(t) is tuple):
+        if not isinstance(failure.error, Exception) or not all(
+            t[0].op.is_pure for t in recording.tokens if type(t) is tuple
+        ):
             raise failure.error from None
-        return interpret(nodes, recording.tokens, wanted)  # finds the node that fails, and computes what does not need it
+        return interpret(
+            nodes, recording.tokens, wanted
+        )  # finds the node that fails, and computes what does not need it
     by_position = dict(zip(plan.wanted, results))
     return {i: by_position[i] for i in wanted}
 

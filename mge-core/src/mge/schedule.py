@@ -6,7 +6,8 @@ After ``passes``; before ``memory``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from .graph import GET, Graph, Node
@@ -68,19 +69,27 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
     return [Slot(n, streams[i], waits[i], i in awaited) for i, n in enumerate(nodes)]
 
 
-def last_beside(slots: Sequence[Slot], positions: Iterable[int]) -> int:
-    """Return the last slot that may still run when, or before, the slots at ``positions`` have finished.
+def ends_beside(slots: Sequence[Slot], touches: Sequence[Sequence[int]]) -> list[int]:
+    """Return, for each set of slots, the last slot that might run before one of these has finished.
 
-    What these touch must stay in place until then, although the order of slots says that they are earlier.
+    What the slots touch must stay in place until then: streams run beside each other, whatever the order of slots.
     """
     lanes = [(s.node.sig.device, s.stream) for s in slots]
-    last = max(positions, default=0)
-    for lane in set(lanes):
-        mine = [p for p in positions if lanes[p] == lane]
-        if mine:
-            beside = (i for i, done in enumerate(_finished(slots, lanes)) if lanes[i] != lane and done.get(lane, -1) < max(mine))
-            last = max(last, *beside, last)
-    return last
+    finished = _finished(slots, lanes)
+    by_lane: dict[tuple[object, int], list[int]] = {}
+    for i, lane in enumerate(lanes):
+        by_lane.setdefault(lane, []).append(i)
+    ends = []
+    for positions in touches:
+        end = max(positions, default=0)
+        latest = {lanes[p]: p for p in sorted(positions)}
+        for lane, position in latest.items():
+            for other, places in by_lane.items():
+                if other != lane:
+                    count = bisect_left(places, position, key=lambda t, lane=lane: finished[t].get(lane, -1))
+                    end = max(end, places[count - 1] if count else 0)
+        ends.append(end)
+    return ends
 
 
 def _finished(slots: Sequence[Slot], lanes: Sequence[tuple[object, int]]) -> list[dict[tuple[object, int], int]]:

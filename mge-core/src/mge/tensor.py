@@ -199,7 +199,9 @@ class Tensor(Operators):
 
     def __index__(self) -> int:
         if self.dtype.is_float:
-            raise DTypeError(f"index: the tensor is {self.dtype}; an index must be an integer").add_place(user_place())
+            raise DTypeError(
+                f"index: the tensor is {self.dtype}; an index must be an integer"
+            ).add_place(user_place())
         return int(self.item())
 
     def __len__(self) -> int:
@@ -222,7 +224,9 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         if self._node.buffer is None and MODE.get().recording is not None:
             return f"Tensor(<traced {self._node.type}>)"
-        text = np.array2string(self._value().array, separator=", ", prefix=f"{type(self).__name__}(")
+        text = np.array2string(
+            self._value().array, separator=", ", prefix=f"{type(self).__name__}("
+        )
         return f"{type(self).__name__}({text}, dtype={self.dtype}, device={self.device})"
 
     def __format__(self, spec: str) -> str:
@@ -252,11 +256,15 @@ class Tensor(Operators):
         ShapeError
             The shapes differ.
         """
-        new = value if isinstance(value, Tensor) else Tensor(np.asarray(value).astype(self.dtype.dtype), device=self.device)
+        new = (
+            value
+            if isinstance(value, Tensor)
+            else Tensor(np.asarray(value).astype(self.dtype.dtype), device=self.device)
+        )
         if new.shape != self.shape:
-            raise ShapeError(f"set_value: the tensor has shape {self.shape}; the new value has {new.shape}").add_place(
-                user_place()
-            )
+            raise ShapeError(
+                f"set_value: the tensor has shape {self.shape}; the new value has {new.shape}"
+            ).add_place(user_place())
         self._assign(new.astype(self.dtype))
 
     def reset_zero(self) -> None:
@@ -275,7 +283,13 @@ class Tensor(Operators):
     # Pickling goes by value.
 
     def __reduce__(self) -> tuple:
-        return _unpickle, (type(self), np.array(self.numpy()), self.dtype.name, self.device.name, self.name)
+        return _unpickle, (
+            type(self),
+            np.array(self.numpy()),
+            self.dtype.name,
+            self.device.name,
+            self.name,
+        )
 
     def __copy__(self) -> Tensor:
         return type(self).from_node(_used(self)._node)
@@ -344,7 +358,9 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64:
-        if array.size and (array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min):
+        if array.size and (
+            array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min
+        ):
             raise ArgumentError(
                 f"tensor: the data holds integers up to {max(abs(int(array.max())), abs(int(array.min())))}, "
                 "which do not fit int32, the default",
@@ -384,7 +400,9 @@ def _export(buffer: Any) -> np.ndarray:
     return view if view.dtype == array.dtype else view.view(array.dtype)
 
 
-def _unpickle(cls: type[Tensor], array: np.ndarray, dtype: str, device: str, name: str | None) -> Tensor:
+def _unpickle(
+    cls: type[Tensor], array: np.ndarray, dtype: str, device: str, name: str | None
+) -> Tensor:
     try:
         node = upload(array, device)
     except Exception:  # the device is not on this machine
@@ -400,7 +418,9 @@ def _make_constant(value: Any) -> Tensor:
     array = as_array(value)
     recording = MODE.get().recording
     if recording is not None and recording.owner.inlines:
-        return Tensor.from_node(op_module.constant_node(np.ascontiguousarray(array), recording.owner.device, recording))
+        return Tensor.from_node(
+            op_module.constant_node(np.ascontiguousarray(array), recording.owner.device, recording)
+        )
     return Tensor.from_node(upload(array))
 
 

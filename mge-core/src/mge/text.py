@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def print_attrs(attrs: tuple[tuple[str, Any], ...]) -> str:
     """Return `` {name=value, ...}``, or nothing where there are no attributes."""
-    return " {" + ", ".join(f"{name}={_print_value(value)}" for name, value in attrs) + "}" if attrs else ""
+    return (
+        " {" + ", ".join(f"{name}={_print_value(value)}" for name, value in attrs) + "}"
+        if attrs
+        else ""
+    )
 
 
 def _print_value(value: Any) -> str:
@@ -36,12 +40,16 @@ def _print_value(value: Any) -> str:
 def print_graph(graph: Graph) -> str:
     """Return the text of a graph; ``mge.parse_graph`` reads it back."""
     names = {node: f"%{i}" for i, node in enumerate((*graph.inputs, *graph.nodes))}
-    inputs = ", ".join(f"{names[n]}: {n.type}{' slow' if n.sig.attrs else ''}" for n in graph.inputs)
+    inputs = ", ".join(
+        f"{names[n]}: {n.type}{' slow' if n.sig.attrs else ''}" for n in graph.inputs
+    )
     lines = [f"graph({inputs}) {{"]
     for node in graph.nodes:
         types = node.sig.types
         type_text = repr(types[0]) if len(types) == 1 else f"({', '.join(map(repr, types))})"
         arguments = ", ".join(names[i] for i in node.inputs)
-        lines.append(f"  {names[node]}: {type_text} = {node.op.name}({arguments}){print_attrs(node.sig.attrs)}")
+        lines.append(
+            f"  {names[node]}: {type_text} = {node.op.name}({arguments}){print_attrs(node.sig.attrs)}"
+        )
     lines.append(f"  return {', '.join(names[o] for o in graph.outputs)}".rstrip())
     return "\n".join(lines) + "\n}"

@@ -75,7 +75,12 @@ class Traced:
         guards: list[Guard],
         no_grad: list[Any],
     ) -> None:
-        self.graph, self.arguments, self.captured, self.effects = graph, arguments, captured, effects
+        self.graph, self.arguments, self.captured, self.effects = (
+            graph,
+            arguments,
+            captured,
+            effects,
+        )
         self.form, self.results, self.guards, self.no_grad = form, results, guards, no_grad
         self.example: tuple[Form, list[Any]] = (form, [])
         self.epoch = EPOCH[0]
@@ -83,7 +88,11 @@ class Traced:
         self.plans: dict[tuple, CompiledPlan] = {}
         self.single = form.kind is None and results[0][0]
         rebound = {id(h) for h, kind, _ in effects if kind == "value"}
-        self.replaceable = [i for i, (h, kind) in enumerate(captured, arguments) if kind == "value" and id(h) in rebound]
+        self.replaceable = [
+            i
+            for i, (h, kind) in enumerate(captured, arguments)
+            if kind == "value" and id(h) in rebound
+        ]
 
     def broken_guard(self) -> str | None:
         """Return why this run cannot be used now, or None."""
@@ -100,7 +109,10 @@ class Traced:
 
     def fits(self, nodes: Sequence[Node]) -> bool:
         """Whether captured handles still have the types that were recorded."""
-        return all(n.type is i.type and n.sig.device is i.sig.device for n, i in zip(nodes, self.graph.inputs))
+        return all(
+            n.type is i.type and n.sig.device is i.sig.device
+            for n, i in zip(nodes, self.graph.inputs)
+        )
 
     def inputs(self, arguments: list[Node]) -> list[Node]:
         """Return the node of each input of the graph, as things are now."""
@@ -128,7 +140,9 @@ class Traced:
                 for i in plan.donated:
                     nodes[i].buffer = Failure(failure.error)
             raise failure.error from None
-        return self._finish([self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments)
+        return self._finish(
+            [self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments
+        )
 
     def _leaf(self, output: Node, buffer: Any) -> Node:
         return Node(leaf_signature(output.type, output.sig.device), (), output.type, buffer)
@@ -145,7 +159,14 @@ class Traced:
 
     def _compile(self, donated: tuple[int, ...], strategy: str) -> CompiledPlan:
         tokens = self.graph.key[:-1]
-        return compile_graph(self.graph, tokens, tuple(range(len(self.graph.outputs))), donated, strategy, self.replaceable)
+        return compile_graph(
+            self.graph,
+            tokens,
+            tuple(range(len(self.graph.outputs))),
+            donated,
+            strategy,
+            self.replaceable,
+        )
 
     def record(self, nodes: list[Node], arguments: Any = None) -> Any:
         """Record the run as one differentiable node, for an active manager outside."""
@@ -153,7 +174,9 @@ class Traced:
         types = [n.type for n in nodes]
         sig = call.signature(types, call.normal_attrs({"graph": self.graph}), self.device)
         outputs = record_nodes(sig, nodes)
-        return self._finish([t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))], arguments)
+        return self._finish(
+            [t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))], arguments
+        )
 
     def _finish(self, outputs: list[Node], arguments: Any) -> Any:
         """Rebind handles and return the results. ``arguments``: (args, kwargs) of the call."""
@@ -232,9 +255,9 @@ class trace:
     __name__: str  # the function's
     dump: Callable[..., Any]  # set by dump.py
 
-    def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    def __new__(cls, function: Callable[..., Any] | None = None, **_options: Any) -> Any:
         if function is None:
-            return functools.partial(cls, **options)
+            return functools.partial(cls, **_options)
         return object.__new__(cls)
 
     def __init__(
@@ -256,19 +279,31 @@ class trace:
         imperative: bool = False,
     ) -> None:
         if not callable(function):
-            raise TraceError(f"trace: {function!r} is no function; trace takes a callable").add_place(user_place())
+            raise TraceError(
+                f"trace: {function!r} is no function; trace takes a callable"
+            ).add_place(user_place())
         self.function = function
         functools.update_wrapper(self, function)
         if sublinear_memory_config is not None and dtr_config is not None:
-            raise TraceError("trace: sublinear_memory_config and dtr_config exclude each other").add_place(user_place())
-        chosen = "sublinear" if sublinear_memory_config is not None else "dtr" if dtr_config is not None else memory
+            raise TraceError(
+                "trace: sublinear_memory_config and dtr_config exclude each other"
+            ).add_place(user_place())
+        chosen = (
+            "sublinear"
+            if sublinear_memory_config is not None
+            else "dtr"
+            if dtr_config is not None
+            else memory
+        )
         if chosen is not None:
             find_strategy(chosen)
         self.memory, self.check, self.profiling = chosen, check, profiling
         self.last: Traced | None = None
         self.last_arguments: tuple[tuple, dict[str, Any]] = ((), {})
         self._entries: dict[tuple, list[Traced]] = {}
-        self._static: set[int] = set()  # numbers, by position among the leaves, whose value the function reads
+        self._static: set[int] = (
+            set()
+        )  # numbers, by position among the leaves, whose value the function reads
         self._untraced: str | None = None
         self._lock = threading.RLock()  # held while the function is traced
 
@@ -296,7 +331,9 @@ class trace:
                     return self._result(entry, inputs, args, kwargs)
         return self._slow(key, args, kwargs)
 
-    def _result(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _result(
+        self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
         self.last = entry
         if ACTIVE and MANAGERS.get():
             return entry.record(inputs, (args, kwargs))
@@ -324,7 +361,11 @@ class trace:
                 kinds.append(type(leaf))
                 nodes.append(upload(_number(leaf)))
             else:
-                kinds.append((type(leaf), leaf) if is_plain(leaf) and not isinstance(leaf, (list, dict, set)) else id(leaf))
+                kinds.append(
+                    (type(leaf), leaf)
+                    if is_plain(leaf) and not isinstance(leaf, (list, dict, set))
+                    else id(leaf)
+                )
         return tuple(kinds), nodes
 
     def _is_input(self, leaf: Any, position: int) -> bool:
@@ -340,7 +381,7 @@ class trace:
         return self._result(entry, entry.inputs(self._nodes(key, args, kwargs)), args, kwargs)
 
     def _find(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> Traced:
-        """Return an earlier run whose guards hold, or a new one. Lists of runs are replaced: other threads read them."""
+        """Return an earlier run whose guards hold, or a new one. Lists are replaced: other threads read them."""
         entries = list(self._entries.get(key, ()))
         for entry in reversed(entries):
             holds = entry.epoch == EPOCH[0] and entry.broken_guard() is None
@@ -360,7 +401,9 @@ class trace:
         self._entries[key] = entries
         if len(entries) > RETRACES:
             self._untraced = f"{RETRACES} different graphs for one kind of arguments"
-            debug.once(f"trace of {self.__name__}: it runs untraced from here on, after {self._untraced}")
+            debug.once(
+                f"trace of {self.__name__}: it runs untraced from here on, after {self._untraced}"
+            )
             self._entries.clear()
         self.last_arguments = (args, kwargs)
         return entry
@@ -374,11 +417,23 @@ class trace:
     def _known(entries: list[Traced], made: Traced) -> Traced:
         """Return the earlier run that equals a new one, with its guards renewed; else the new one."""
         for entry in entries:
-            same = entry.graph == made.graph and entry.form == made.form and len(entry.captured) == len(made.captured)
-            same = same and all(a[0] is b[0] and a[1] == b[1] for a, b in zip(entry.captured, made.captured) if a[1] != "node")
+            same = (
+                entry.graph == made.graph
+                and entry.form == made.form
+                and len(entry.captured) == len(made.captured)
+            )
+            same = same and all(
+                a[0] is b[0] and a[1] == b[1]
+                for a, b in zip(entry.captured, made.captured)
+                if a[1] != "node"
+            )
             same = same and all(k != "node" for _, k in made.captured)
-            same = same and [(id(h), k, o) for h, k, o in entry.effects] == [(id(h), k, o) for h, k, o in made.effects]
-            if same and [r for r in entry.results if not r[0]] == [r for r in made.results if not r[0]]:
+            same = same and [(id(h), k, o) for h, k, o in entry.effects] == [
+                (id(h), k, o) for h, k, o in made.effects
+            ]
+            if same and [r for r in entry.results if not r[0]] == [
+                r for r in made.results if not r[0]
+            ]:
                 entry.guards, entry.epoch, entry.no_grad = made.guards, made.epoch, made.no_grad
                 entries.remove(entry)
                 entries.append(entry)
@@ -411,7 +466,9 @@ class trace:
                 effects = owner.restore()
                 for handle, before in owner.grads.values():
                     handle._grad = before
-            made = self._traced(owner, arguments, stand_ins, returned, result_form, effects, grads_after, watcher)
+            made = self._traced(
+                owner, arguments, stand_ins, returned, result_form, effects, grads_after, watcher
+            )
             made.example = form, [_without_value(x) for x in leaves]
             owner.close()
             return made
@@ -421,7 +478,11 @@ class trace:
         if isinstance(leaf, (Tensor, np.ndarray)):
             type_ = leaf._node.type if isinstance(leaf, Tensor) else upload(as_array(leaf)).type
             arguments.append(make_leaf(type_, device))
-            return type(leaf).from_node(arguments[-1]) if isinstance(leaf, Tensor) else Tensor.from_node(arguments[-1])
+            return (
+                type(leaf).from_node(arguments[-1])
+                if isinstance(leaf, Tensor)
+                else Tensor.from_node(arguments[-1])
+            )
         if self._is_input(leaf, position):
             arguments.append(make_leaf(upload(_number(leaf)).type, device))
             return TracedNumber(arguments[-1], type(leaf), position)
@@ -453,7 +514,8 @@ class trace:
             results.append((False, leaf) if node is None else (True, output(node, leaf)))
         own = {id(x): i for i, x in enumerate(stand_ins)}
         made: list[tuple[Any, str, int | None]] = [
-            (own[id(h)], "argument", output(n)) if id(h) in own else (h, "value", output(n)) for h, n in effects
+            (own[id(h)], "argument", output(n)) if id(h) in own else (h, "value", output(n))
+            for h, n in effects
         ]
         for handle, grad in grads:
             made.append((handle, "grad", None if grad is None else output(grad)))
@@ -480,10 +542,14 @@ class trace:
         graph = recording.graph(outputs, arguments + leaves)
         return Traced(graph, len(arguments), captured, made, form, results, guards, no_grad)
 
-    def _checked(self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _checked(
+        self, entry: Traced, inputs: list[Node], args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
         """Run the Python function too, on the same values, and compare."""
         effects = [(h, k) for h, k, _ in entry.effects if k != "argument"]
-        before = [(h, k, h._node if k == "value" else getattr(h, "_grad", None)) for h, k in effects]
+        before = [
+            (h, k, h._node if k == "value" else getattr(h, "_grad", None)) for h, k in effects
+        ]
         evaluate([handle._node for handle, kind, _ in entry.effects if kind == "value"])
         leaves = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
         kept = [x._node for x in leaves]
@@ -496,10 +562,18 @@ class trace:
                 handle._grad = value
         for leaf, node in zip(leaves, kept):
             leaf._node = node
-        result = entry.run(entry.inputs(inputs[: entry.arguments]), self.memory or current_strategy(), (args, kwargs))
+        result = entry.run(
+            entry.inputs(inputs[: entry.arguments]),
+            self.memory or current_strategy(),
+            (args, kwargs),
+        )
         for i, (made, right) in enumerate(zip(flatten(result)[0], wanted)):
-            if isinstance(made, Tensor) and not np.array_equal(made.numpy(), right, equal_nan=made.dtype.is_float):
-                raise InternalError(f"trace of {self.__name__}: result {i} differs from that of the Python function")
+            if isinstance(made, Tensor) and not np.array_equal(
+                made.numpy(), right, equal_nan=made.dtype.is_float
+            ):
+                raise InternalError(
+                    f"trace of {self.__name__}: result {i} differs from that of the Python function"
+                )
         return result
 
     def _profiled(self, entry: Traced, inputs: list[Node], strategy: str, arguments: tuple) -> Any:
@@ -509,7 +583,9 @@ class trace:
 
         def watch(plan: Any, number: int, start: int, end: int) -> None:
             node = plan.steps[number].slot.node
-            self._profile.append({"step": number, "op": node.sig.op.name, "ns": end - start, "place": node.place})
+            self._profile.append(
+                {"step": number, "op": node.sig.op.name, "ns": end - start, "place": node.place}
+            )
 
         WATCHERS.append(watch)
         try:

@@ -105,7 +105,9 @@ def broadcast(*shapes: Shape, where: str = "broadcast") -> Shape:
 def normal_axis(axis: int, ndim: int, where: str) -> int:
     """Return ``axis`` counted from the front; an axis out of range is a ShapeError."""
     if not -ndim <= axis < ndim:
-        raise ShapeError(f"{where}: axis is {axis}; a value with {ndim} axes has -{ndim} to {ndim - 1}")
+        raise ShapeError(
+            f"{where}: axis is {axis}; a value with {ndim} axes has -{ndim} to {ndim - 1}"
+        )
     return axis % ndim
 
 
@@ -113,7 +115,9 @@ def normal_axes(axis: int | tuple[int, ...] | None, ndim: int, where: str) -> tu
     """Return the axes of a reduction, counted from the front and sorted; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    axes = tuple(normal_axis(a, ndim, where) for a in (axis if isinstance(axis, tuple) else (axis,)))
+    axes = tuple(
+        normal_axis(a, ndim, where) for a in (axis if isinstance(axis, tuple) else (axis,))
+    )
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{where}: axis is {axis}; each axis may be named once")
     return tuple(sorted(axes))

@@ -1,4 +1,4 @@
-"""The view: one HTML page with each compiled plan, its passes, its memory over time and its step times.
+"""The view: one HTML page with each compiled plan, its passes, memory and times.
 
 In: the graph after each pass, and the plan. Out: the file that ``MGE_VIEW`` names, which needs nothing beside it.
 After ``plan``; before ``cache``. The page itself is in the folder ``view_page``.

@@ -114,7 +114,7 @@ def test_guard_bytes(name, index, rng):
     faults = Faults()
     for variant in variants(name, index, rng):
         inputs = kernel_inputs(variant)  # read-only
-        kernel = RefBackend().kernel(variant.sig)
+        kernel = RefBackend().kernel(0, variant.sig)
         filled = []
         for fill in (0xA5, 0x5A):
             guards, outputs = [], []

@@ -10,8 +10,8 @@ from tests.core.ops.cases import (
     SMOOTH,
     Faults,
     admit,
-    call,
     kernel_inputs,
+    recorded,
     reference,
     sample,
     variants,
@@ -111,15 +111,6 @@ def test_gradient_in_each_dtype(name, index, rng):
                         variant, f"the gradient of input {i} is {error.max()} off that of float64"
                     )
     faults.check()
-
-
-def recorded(variant, arrays, floats, weights):
-    """Record the op and its gradient; return (inputs, weights, gradients) as tensors."""
-    inputs = [mge.tensor(a, dtype=a.dtype) for a in arrays]
-    ys = call(variant, inputs)
-    dys = {k: mge.tensor(w, dtype=w.dtype) for k, w in weights.items()}
-    xs = [inputs[i] for i in floats]
-    return xs, list(dys.values()), gradients([ys[k] for k in dys], xs, list(dys.values()))
 
 
 def moved(arrays, position, direction, t):

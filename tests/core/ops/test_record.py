@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import mge
-from mge.dtype import as_dtype
 from mge.errors import InternalError, MgeError
 from mge.graph import LOCAL, Graph, Recording
 from mge.jit import trace
 from mge.op import OPS
 from mge.parse import parse_graph
+from mge.testing.impossible import odd_calls
 from mge.text import print_graph
 from tests.core.ops.cases import (
     CASES,
@@ -113,62 +113,6 @@ def test_dump_and_load(name, index, rng, tmp_path):
     for one, other in zip(read(as_tuple(loaded(*inputs))), wanted, strict=True):
         problem = same_bits(one, other)
         assert not problem, problem
-
-
-ODD = [0, 1, -1, 7, -9, 10**6, -(10**6)]
-
-
-def odd_values(value):
-    """Yield values of about the kind of an attribute that may make no sense for it."""
-    yield None
-    yield "no such thing"
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int | float) or value is None:
-        yield from ODD
-        yield (0, 0)
-        yield float("nan")
-    elif isinstance(value, tuple):
-        yield ()
-        yield value + value
-        yield value[:-1]
-        yield tuple(-1 for _ in value)
-        yield tuple(99 for _ in value)
-        yield 3
-        yield -3
-    elif isinstance(value, str):
-        yield ""
-        yield 3
-
-
-def odd_arrays(array):
-    """Yield arrays that may not fit where ``array`` does."""
-    yield np.zeros((), array.dtype)
-    yield np.zeros((0,), array.dtype)
-    yield np.zeros((1, *array.shape), array.dtype)
-    yield np.zeros((1,) * 6, array.dtype)
-    if array.ndim:
-        yield np.zeros(array.shape[1:], array.dtype)
-        yield np.zeros((array.shape[0] + 1, *array.shape[1:]), array.dtype)
-        yield np.zeros((*array.shape[:-1], array.shape[-1] + 1), array.dtype)
-        yield array[:0]
-    for dtype in ("bool", "int64", "uint8", "bfloat16", "float64"):
-        yield np.zeros(array.shape, as_dtype(dtype).dtype)
-
-
-def odd_calls(arrays, attrs, op):
-    """Yield (arrays, attributes) that differ in one place from a good call."""
-    for i, array in enumerate(arrays):
-        for other in odd_arrays(array):
-            yield (*arrays[:i], other, *arrays[i + 1 :]), attrs
-        yield (*arrays[:i], "no tensor", *arrays[i + 1 :]), attrs
-        yield (*arrays[:i], None, *arrays[i + 1 :]), attrs
-    yield arrays[:-1], attrs
-    yield (*arrays, *(arrays[:1] or [np.zeros(2)])), attrs
-    for key in op.attr_names:
-        for value in odd_values(attrs.get(key, op.__signature__.parameters[key].default)):
-            yield arrays, attrs | {key: value}
-    yield arrays, attrs | {"no_such_attribute": 1}
 
 
 MOST_BYTES = 1 << 16

@@ -12,7 +12,9 @@ from mge.device import as_device
 
 def parameters(width=8):
     rng = np.random.default_rng(0)
-    return [mge.Parameter(rng.normal(size=(width, width)).astype("float32") * 0.3) for _ in range(3)]
+    return [
+        mge.Parameter(rng.normal(size=(width, width)).astype("float32") * 0.3) for _ in range(3)
+    ]
 
 
 def forward(x, weights):

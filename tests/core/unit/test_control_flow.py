@@ -1,4 +1,4 @@
-"""Branches and loops over tensors: values, gradients, closures, rebound handles, random numbers; in each way of running."""
+"""Branches and loops over tensors: values, gradients, closures, handles, random numbers; each way of running."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,9 @@ def test_cond_runs_one_branch_only(way):
     calls = []
 
     def note(name):
-        return lambda x: F.host_call(lambda a: calls.append(name) or a.copy(), [((1,), "float32")], x)
+        return lambda x: F.host_call(
+            lambda a: calls.append(name) or a.copy(), [((1,), "float32")], x
+        )
 
     choose = way(lambda x: F.cond(x.sum() > 0, note("then"), note("else"), x))
     for value in (1, -1, 1):
@@ -72,7 +74,9 @@ def test_cond_with_several_results_and_none_used(way):
     step = way(step)
     for value in (1, -1, 4):
         a, b = step(floats(value))
-        assert (a.item(), b.item()) == ((value + 1, value * 2) if value > 0 else (value - 1, value * 3))
+        assert (a.item(), b.item()) == (
+            (value + 1, value * 2) if value > 0 else (value - 1, value * 3)
+        )
 
 
 def test_cond_closures(way):
@@ -181,13 +185,41 @@ def test_cond_inside_cond(way):
     ("make", "kind", "text"),
     [
         (lambda x: F.cond(x > 0, lambda x: x, lambda x: x, x), ShapeError, "predicate"),
-        (lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: x.sum(), x), ShapeError, "same types"),
-        (lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: x.astype("float16"), x), ShapeError, "same types"),
-        (lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: "text", x), TraceError, "must return tensors"),
-        (lambda x: F.cond(x.sum() > 0, lambda x: x * x.sum().item(), lambda x: x, x), TraceError, "value of a tensor"),
-        (lambda x: F.while_loop(lambda v: v, lambda v: (v,), [x]), (DTypeError, ShapeError), "condition"),
-        (lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v.sum(),), [x]), ShapeError, "both must be the same"),
-        (lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v, v), [x]), ShapeError, "both must be the same"),
+        (
+            lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: x.sum(), x),
+            ShapeError,
+            "same types",
+        ),
+        (
+            lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: x.astype("float16"), x),
+            ShapeError,
+            "same types",
+        ),
+        (
+            lambda x: F.cond(x.sum() > 0, lambda x: x, lambda x: "text", x),
+            TraceError,
+            "must return tensors",
+        ),
+        (
+            lambda x: F.cond(x.sum() > 0, lambda x: x * x.sum().item(), lambda x: x, x),
+            TraceError,
+            "value of a tensor",
+        ),
+        (
+            lambda x: F.while_loop(lambda v: v, lambda v: (v,), [x]),
+            (DTypeError, ShapeError),
+            "condition",
+        ),
+        (
+            lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v.sum(),), [x]),
+            ShapeError,
+            "both must be the same",
+        ),
+        (
+            lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v, v), [x]),
+            ShapeError,
+            "both must be the same",
+        ),
         (lambda x: F.while_loop(lambda: True, lambda: (), []), ArgumentError, "empty"),
     ],
 )
@@ -218,7 +250,9 @@ def test_an_error_in_a_branch_restores_handles():
 
 def test_while_loop_runs_until_the_condition_fails(way):
     def step(n):
-        return F.while_loop(lambda i, s: i < n, lambda i, s: (i + 1, s + i), [mge.tensor(0), mge.tensor(0)])
+        return F.while_loop(
+            lambda i, s: i < n, lambda i, s: (i + 1, s + i), [mge.tensor(0), mge.tensor(0)]
+        )
 
     step = way(step)
     for n in (4, 0, 10):
@@ -227,7 +261,9 @@ def test_while_loop_runs_until_the_condition_fails(way):
 
 
 def test_max_trips_stops_a_loop(way):
-    step = way(lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v + 1,), [x], max_trips=5)[0])
+    step = way(
+        lambda x: F.while_loop(lambda v: v.sum() > 0, lambda v: (v + 1,), [x], max_trips=5)[0]
+    )
     assert step(floats(1)).item() == 6 and step(floats(-10)).item() == -10
 
 
@@ -288,7 +324,10 @@ def test_while_loop_gradient_equals_that_of_the_unrolled_loop(way):
 
     def looped():
         return F.while_loop(
-            lambda i, v: i < 4, lambda i, v: (i + 1, F.tanh(v @ w + b)), [mge.tensor(0), x], max_trips=4
+            lambda i, v: i < 4,
+            lambda i, v: (i + 1, F.tanh(v @ w + b)),
+            [mge.tensor(0), x],
+            max_trips=4,
         )[1]
 
     wanted = [g.numpy() for g in gradients_of(unrolled)]
@@ -306,7 +345,10 @@ def test_while_loop_second_derivative():
         with outer:
             with inner:
                 _, y = F.while_loop(
-                    lambda i, v: i < 3, lambda i, v: (i + 1, v * x), [mge.tensor(0), x * 1.0], max_trips=3
+                    lambda i, v: i < 3,
+                    lambda i, v: (i + 1, v * x),
+                    [mge.tensor(0), x * 1.0],
+                    max_trips=3,
                 )
                 inner.backward(y)  # x**4
             first, x.grad = x.grad, None
@@ -317,7 +359,7 @@ def test_while_loop_second_derivative():
 def test_a_gradient_without_a_bound_is_an_error():
     x = floats(1)
     manager = GradManager().attach(x)
-    with pytest.raises(UnsupportedError, match="max_trips"), manager:
+    with pytest.raises(UnsupportedError, match="max_trips"), manager:  # noqa: PT012
         (y,) = F.while_loop(lambda v: v.sum() < 9, lambda v: (v * 2,), [x])
         manager.backward(y)
 
@@ -325,7 +367,9 @@ def test_a_gradient_without_a_bound_is_an_error():
 def test_a_loop_inside_a_loop_and_a_branch_inside_a_loop(way):
     def step(n):
         def body(i, total):
-            j, inner = F.while_loop(lambda j, s: j < i, lambda j, s: (j + 1, s + j), [mge.tensor(0), mge.tensor(0)])
+            _, inner = F.while_loop(
+                lambda j, s: j < i, lambda j, s: (j + 1, s + j), [mge.tensor(0), mge.tensor(0)]
+            )
             inner = F.cond(inner > 2, lambda s: s * 10, lambda s: s, inner)
             return i + 1, total + inner
 
@@ -343,7 +387,9 @@ def test_a_loop_inside_a_loop_and_a_branch_inside_a_loop(way):
 def test_numbers_and_arrays_in_the_carry(way):
     step = way(lambda x: F.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), [0, x])[1])
     assert step(floats(1)).item() == 8
-    assert F.while_loop(lambda v: v.sum() < 5, lambda v: (v + 1,), [np.zeros(2, np.float32)])[0].numpy().tolist() == [3, 3]
+    assert F.while_loop(lambda v: v.sum() < 5, lambda v: (v + 1,), [np.zeros(2, np.float32)])[
+        0
+    ].numpy().tolist() == [3, 3]
 
 
 def test_a_structure_is_compiled_once(counts):

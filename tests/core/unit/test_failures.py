@@ -118,7 +118,7 @@ def test_a_fault_at_each_step_of_a_plan(training, error):
         try:
             training.run()
         except error as caught:
-            assert f"planted at step {number}" in str(caught)
+            assert f"planted at step {number}" in str(caught)  # noqa: PT017
             failed = True
         else:
             failed = False  # computed step by step instead, since an error may be of the plan alone
@@ -127,7 +127,9 @@ def test_a_fault_at_each_step_of_a_plan(training, error):
             calls[number] = good
         if number < overwrites_from:
             if failed:
-                assert same(training.values(), before), f"step {number}: a handle lost its last value"
+                assert same(training.values(), before), (
+                    f"step {number}: a handle lost its last value"
+                )
         else:
             check_lost(training, before, number, error)
         restart(training, before)
@@ -140,13 +142,15 @@ def check_lost(training, before, number, error):
         try:
             value = handle.numpy()
         except error as caught:
-            assert f"planted at step {number}" in str(caught)
+            assert f"planted at step {number}" in str(caught)  # noqa: PT017
             lost += 1
         else:
             assert (value == before[name]).all(), f"step {number}: {name} is half new"
     assert lost > 0
     with pytest.raises(error, match="planted"):
-        (training.w * 2).numpy() if lost == len(training.handles) else [h.numpy() for h in training.handles.values()]
+        (training.w * 2).numpy() if lost == len(training.handles) else [
+            h.numpy() for h in training.handles.values()
+        ]
 
 
 def restart(training, values):
@@ -359,14 +363,17 @@ def test_memory_is_reserved_before_the_first_step(training, monkeypatch):
     before = training.values()
     ran = []
     for i, call in enumerate(list(training.plan().bound.calls)):
-        training.plan().bound.calls[i] = (lambda a, b, c, k=call[0]: ran.append(1) or k(a, b, c), *call[1:])
+        training.plan().bound.calls[i] = (
+            lambda a, b, c, k=call[0]: ran.append(1) or k(a, b, c),
+            *call[1:],
+        )
     pool = as_device("ref").pool
 
     def refuse(nbytes):
         raise OutOfMemory("memory: planted")
 
     monkeypatch.setattr(pool, "take", refuse)
-    with pytest.raises(OutOfMemory, match="planted"):
+    with pytest.raises(OutOfMemory, match="planted"):  # noqa: PT012
         training.call(training.indices)
         mge.sync()
     monkeypatch.undo()
@@ -381,7 +388,7 @@ def test_a_plan_over_the_limit_is_refused_before_it_runs(counts):
     with debug(memory_limit="100KB"):
         y = F.exp(w) + F.sqrt(w)
         w += 1
-        with pytest.raises(OutOfMemory) as caught:
+        with pytest.raises(OutOfMemory) as caught:  # noqa: PT012
             w.numpy()
             y.numpy()
     text = str(caught.value)

@@ -64,7 +64,9 @@ def test_an_input_is_overwritten_only_if_it_is_donated_and_at_the_end():
         return w - x, loss
 
     kept = plan_of(step, ones(100), ones(100))
-    assert kept.overwrites == [] and "input" not in {kept.storages[kept.values[v].storage].kind for v in kept.outputs}
+    assert kept.overwrites == [] and "input" not in {
+        kept.storages[kept.values[v].storage].kind for v in kept.outputs
+    }
     donated = plan_of(step, ones(100), ones(100), donated=(0,))
     assert donated.overwrites == [0]
     assert donated.overwrites_from == len(donated.steps) - 1, "the overwrite runs last"
@@ -155,7 +157,9 @@ def test_offsets_are_aligned_and_verified(strategy):
 
 def test_static_is_no_worse_than_naive():
     intervals = [Interval(i, i + 2 + i % 3, 64 * (1 + (7 * i) % 5)) for i in range(40)]
-    assert plan_memory(intervals, "static").arena_bytes <= plan_memory(intervals, "naive").arena_bytes
+    assert (
+        plan_memory(intervals, "static").arena_bytes <= plan_memory(intervals, "naive").arena_bytes
+    )
 
 
 def test_the_peak_is_at_least_what_is_live():
@@ -170,7 +174,9 @@ def test_a_planted_overlap_is_refused_by_name(monkeypatch, counts):
     x = ones(10, 10)
     with memory("careless"):
         y = (x @ x) @ (x @ (x + 1.0))
-        with pytest.raises(InternalError, match='memory strategy "careless" put .* over .*, and both are live') as caught:
+        with pytest.raises(
+            InternalError, match=r'memory strategy "careless" put .* over .*, and both are live'
+        ) as caught:
             y.numpy()
     assert "f32[10, 10] of" in str(caught.value) and "test_memory.py" in str(caught.value)
     assert y.numpy().shape == (10, 10)  # without that strategy
@@ -178,11 +184,18 @@ def test_a_planted_overlap_is_refused_by_name(monkeypatch, counts):
 
 @pytest.mark.parametrize(
     ("offsets", "text"),
-    [([0, 32], "multiples of 64"), ([0, -64], "inside"), ([0, 4096], "inside"), ([0], "1 offsets for 2 values")],
+    [
+        ([0, 32], "multiples of 64"),
+        ([0, -64], "inside"),
+        ([0, 4096], "inside"),
+        ([0], "1 offsets for 2 values"),
+    ],
 )
 def test_offsets_that_cannot_be(offsets, text):
     with pytest.raises(InternalError, match=text):
-        verify_offsets([Interval(0, 1, 64, "one"), Interval(1, 2, 64, "two")], offsets, 1024, "planted")
+        verify_offsets(
+            [Interval(0, 1, 64, "one"), Interval(1, 2, 64, "two")], offsets, 1024, "planted"
+        )
 
 
 def test_a_strategy_that_is_not_there(counts):
@@ -218,7 +231,9 @@ def test_the_limit_says_peak_limit_and_the_largest_values(counts):
 def test_under_the_limit_it_runs(counts):
     with debug(memory_limit="1MB"):
         for _ in range(3):
-            assert (F.exp(ones(100, 100)) @ ones(100, 1)).numpy()[0, 0] == pytest.approx(100 * np.e, rel=1e-5)
+            assert (F.exp(ones(100, 100)) @ ones(100, 1)).numpy()[0, 0] == pytest.approx(
+                100 * np.e, rel=1e-5
+            )
 
 
 def test_a_traced_function_over_the_limit():
@@ -230,7 +245,15 @@ def test_a_traced_function_over_the_limit():
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("2GB", 2 * 10**9), ("512MiB", 512 << 20), ("1000000", 10**6), ("1.5 kb", 1500), (77, 77), ("8b", 8), ("1TiB", 1 << 40)],
+    [
+        ("2GB", 2 * 10**9),
+        ("512MiB", 512 << 20),
+        ("1000000", 10**6),
+        ("1.5 kb", 1500),
+        (77, 77),
+        ("8b", 8),
+        ("1TiB", 1 << 40),
+    ],
 )
 def test_sizes_as_text(text, nbytes):
     assert parse_bytes(text) == nbytes
@@ -250,11 +273,16 @@ def test_blocks_are_aligned_and_come_back():
     blocks = [pool.take(n) for n in (0, 1, 64, 65, 1000, 5000, 100_000)]
     assert all(b.ctypes.data % 64 == 0 for b in blocks)
     assert all(b.nbytes >= n for b, n in zip(blocks, (0, 1, 64, 65, 1000, 5000, 100_000)))
-    assert pool.live_blocks == 7 and pool.in_use_bytes == sum(b.nbytes for b in blocks) == pool.peak_bytes
+    assert (
+        pool.live_blocks == 7
+        and pool.in_use_bytes == sum(b.nbytes for b in blocks) == pool.peak_bytes
+    )
     address = blocks[-1].ctypes.data
     for b in blocks:
         pool.give(b)
-    assert pool.live_blocks == pool.in_use_bytes == 0 and pool.cached_bytes == sum(b.nbytes for b in blocks)
+    assert pool.live_blocks == pool.in_use_bytes == 0 and pool.cached_bytes == sum(
+        b.nbytes for b in blocks
+    )
     assert pool.take(100_000).ctypes.data == address, "a block that came back is used again"
     pool.trim()
     assert pool.cached_bytes == 0
@@ -315,7 +343,9 @@ def test_the_plan_as_text():
     plan = plan_of(lambda x: F.exp(x) @ x, ones(4, 4))
     text = str(plan)
     assert text.startswith("plan: 2 steps, arena ") and f"peak {plan.peak_bytes} bytes" in text
-    assert "= exp(" in text and "= matmul(" in text and text.splitlines()[-1].startswith("returns v")
+    assert (
+        "= exp(" in text and "= matmul(" in text and text.splitlines()[-1].startswith("returns v")
+    )
 
 
 def test_largest_and_timeline():

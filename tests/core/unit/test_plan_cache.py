@@ -222,7 +222,9 @@ def test_the_cache_drops_what_was_used_least_recently(counts, monkeypatch):
     assert counts.plans_compiled == compiled
     first = counts.first_sight_runs
     run(2)
-    assert counts.first_sight_runs == first + 1, "the plan that was used least recently is still here"
+    assert counts.first_sight_runs == first + 1, (
+        "the plan that was used least recently is still here"
+    )
 
 
 def test_the_cache_is_bounded_by_bytes(counts, monkeypatch):
@@ -303,6 +305,13 @@ def test_keys_do_not_keep_models_alive(counts):
 
 
 def test_stats_and_reset():
-    assert {"plans_compiled", "plans_run", "first_sight_runs", "steps_run", "retraces", "trace_hits"} <= set(mge.debug.stats())
+    assert {
+        "plans_compiled",
+        "plans_run",
+        "first_sight_runs",
+        "steps_run",
+        "retraces",
+        "trace_hits",
+    } <= set(mge.debug.stats())
     assert all(isinstance(v, int) for v in mge.debug.stats().values())
     assert sys.getsizeof(mge.debug.stats()) < 10_000

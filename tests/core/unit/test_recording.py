@@ -42,7 +42,11 @@ def test_a_wrong_shape_raises_at_the_line_of_the_user():
     where = line() - 1
     assert caught.value.place == f"{__file__}:{where}"
     assert f"  at: {__file__}:{where}" in str(caught.value)
-    assert "matmul" in str(caught.value) and "(8, 3)" in str(caught.value) and "(4, 5)" in str(caught.value)
+    assert (
+        "matmul" in str(caught.value)
+        and "(8, 3)" in str(caught.value)
+        and "(4, 5)" in str(caught.value)
+    )
 
 
 def test_a_wrong_dtype_and_a_wrong_attribute_raise_at_the_line_of_the_user():
@@ -309,7 +313,7 @@ def test_eager_computes_each_call(counts):
 
 def test_eager_ends_with_its_block_also_after_an_error():
     with pytest.raises(ZeroDivisionError), mge.eager():
-        1 / 0
+        raise ZeroDivisionError
     assert is_pending(ones(2) + 1)
 
 
@@ -341,7 +345,11 @@ def test_eager_from_the_environment():
 
     code = "import mge; x = mge.tensor([1.0]) + 1; print(x._node.buffer is not None)"
     result = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "MGE_EAGER": "1"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "MGE_EAGER": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert result.stdout.strip() == "True"
 

@@ -65,7 +65,9 @@ def check(graph, slots, late=()):
         before.append(done)
         last[key] = i
     awaited = {j for s in slots for j in s.waits}
-    assert {i for i, s in enumerate(slots) if s.records} == awaited, "an event that nobody waits for"
+    assert {i for i, s in enumerate(slots) if s.records} == awaited, (
+        "an event that nobody waits for"
+    )
     for n in late:
         assert position[n] >= len(slots) - len(late)
 
@@ -203,7 +205,11 @@ def test_constants_and_gets_take_no_slot():
     device = FakeDevice("one", 1)
     x = leaf(device)
     constant = use(
-        "constant", device=device, data=np.ones(3, np.float32).tobytes(), shape=(3,), dtype="float32"
+        "constant",
+        device=device,
+        data=np.ones(3, np.float32).tobytes(),
+        shape=(3,),
+        dtype="float32",
     )
     a = use("add", x, constant, device=device)
     pair = use("topk", a, device=device, k=2)

@@ -109,7 +109,7 @@ def test_both_threads_read_the_same_pending_tensor():
     for _ in range(20):
         x = F.exp(floats(1, 2)) * 2
         y = x + 1
-        results = in_threads(4, lambda i: (y.numpy().tolist(), x.numpy().tolist()))
+        results = in_threads(4, lambda i, x=x, y=y: (y.numpy().tolist(), x.numpy().tolist()))
         assert all(r == results[0] for r in results)
 
 
@@ -199,7 +199,9 @@ def test_eager_autocast_memory_and_managers_are_of_one_context():
     with mge.eager(), memory("naive"), mge.amp.autocast(), manager:
         inside = look()
         outside = in_thread(look)
-    assert inside[0] is True and inside[1] is not None and inside[2] == "naive" and len(inside[3]) == 1
+    assert (
+        inside[0] is True and inside[1] is not None and inside[2] == "naive" and len(inside[3]) == 1
+    )
     assert outside == look() == (False, None, "static", ())
 
 
@@ -260,7 +262,9 @@ print(os.waitstatus_to_exitcode(status), pending.numpy().tolist())
 """
     import subprocess
 
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert result.stdout.strip() == "0 [5.0, 10.0]", result.stderr
     assert warm[0].tolist() == [3, 6] and pending.numpy().tolist() == [5, 10]
 
@@ -298,7 +302,12 @@ print(codes)
 
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=environment,
     )
     assert result.stdout.strip() == "[0, 0, 0, 0, 0]", (result.stdout, result.stderr)
 

@@ -27,10 +27,20 @@ def data(i=0, count=4):
 
 
 def loss_of(net, x, y):
-    return F.loss.cross_entropy(net(x), y) if hasattr(F, "loss") else F.cross_entropy(net(x), y)
+    return F.cross_entropy(net(x), y)
 
 
-def train(optimizer_of, steps=12, clip=None, amp=False, lr=None, norm=False, traced=False, accumulate=1, wrap=None):
+def train(
+    optimizer_of,
+    steps=12,
+    clip=None,
+    amp=False,
+    lr=None,
+    norm=False,
+    traced=False,
+    accumulate=1,
+    wrap=None,
+):
     """Run a loop that reads nothing until its end; returns the losses and the parameters."""
     net = network(norm=norm)
     optimizer = optimizer_of(net.parameters())
@@ -74,7 +84,9 @@ def train(optimizer_of, steps=12, clip=None, amp=False, lr=None, norm=False, tra
 SGD = {
     "plain": lambda p: optim.SGD(p, lr=0.1),
     "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
-    "nesterov and decay": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "nesterov and decay": lambda p: optim.SGD(
+        p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3
+    ),
 }
 ADAPTIVE = {
     "Adam": lambda p: optim.Adam(p, lr=0.01),
@@ -86,14 +98,11 @@ ADAPTIVE = {
 OPTIMIZERS = SGD | ADAPTIVE
 
 
-def falls(losses):
-    assert all(np.isfinite(losses))
-    assert min(losses[-3:]) < losses[0]
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_at_most_two_plans_with_a_changing_learning_rate(name, counts):
-    losses, _ = train(OPTIMIZERS[name], lr=lambda i: 0.1 / (1 + i) if name in SGD else 0.02 / (1 + i))
+    losses, _ = train(
+        OPTIMIZERS[name], lr=lambda i: 0.1 / (1 + i) if name in SGD else 0.02 / (1 + i)
+    )
     assert len(set(losses)) > 6
     assert counts.plans_compiled <= 2, "a plan for each learning rate"
     assert counts.first_sight_runs <= 3
@@ -122,7 +131,7 @@ def test_at_most_four_plans_with_accumulation(amp, counts):
 
 def test_at_most_two_plans_with_batch_norm(counts):
     losses, _ = train(OPTIMIZERS["momentum"], norm=True, lr=lambda i: 0.05 * 0.9**i)
-    falls(losses) if len(set(losses)) == 1 else None
+    assert all(np.isfinite(losses))
     assert counts.plans_compiled <= 2
 
 
@@ -228,7 +237,7 @@ def test_clip_grad_norm_returns_a_tensor(counts):
     manager = GradManager().attach(net.parameters())
     with manager:
         manager.backward(loss_of(net, *data()))
-    mge.eval(*[p for p in net.parameters()])
+    mge.eval(*net.parameters())
     counts.reset()
     norm = clip_grad_norm(net.parameters(), 0.1)
     assert isinstance(norm, mge.Tensor) and norm.shape == () and counts.steps_run == 0

@@ -100,7 +100,9 @@ def test_a_view_never_writes_through(name, read_first):
         assert (view.numpy() == (wanted if read_first else view.numpy())).all()
         assert view.numpy().any()
         x[...] = 5
-        assert x.numpy().tolist() == [[5, 5], [5, 5]] and view.numpy().max() == (2 if name in ("row", "squeeze") else 4)
+        assert x.numpy().tolist() == [[5, 5], [5, 5]] and view.numpy().max() == (
+            2 if name in ("row", "squeeze") else 4
+        )
 
 
 def test_assignment_to_a_slice_of_a_slice_does_not_reach_the_tensor():
@@ -115,7 +117,11 @@ def test_what_was_computed_from_a_tensor_keeps_its_value():
     x += 5
     z = x * 10
     x += 5
-    assert (y.numpy().tolist(), z.numpy().tolist(), x.numpy().tolist()) == ([10, 20], [60, 70], [11, 12])
+    assert (y.numpy().tolist(), z.numpy().tolist(), x.numpy().tolist()) == (
+        [10, 20],
+        [60, 70],
+        [11, 12],
+    )
 
 
 def test_set_value_keeps_type_and_refuses_another_shape():
@@ -206,7 +212,11 @@ def test_the_buffer_of_a_snapshot_is_not_reused_while_it_lives():
 
 def test_a_snapshot_of_each_dtype():
     for dtype in ("bool", "uint8", "int32", "float16", "bfloat16", "float32", "float64"):
-        x = mge.tensor([1, 0], dtype=dtype) | False if dtype == "bool" else mge.tensor([1, 0], dtype=dtype) + 0
+        x = (
+            mge.tensor([1, 0], dtype=dtype) | False
+            if dtype == "bool"
+            else mge.tensor([1, 0], dtype=dtype) + 0
+        )
         array = x.numpy()
         assert array.dtype.name == dtype and not array.flags.writeable
         x[0] = 0
@@ -311,9 +321,19 @@ def test_a_buffer_goes_back_when_its_last_handle_dies():
 
 
 def test_defaults_of_dtypes():
-    assert mge.tensor(1.0).dtype == "float32" and mge.tensor(1).dtype == "int32" and mge.tensor(True).dtype == "bool"
-    assert mge.tensor(np.zeros(2)).dtype == "float32" and mge.tensor(np.zeros(2, np.int64)).dtype == "int32"
-    assert mge.tensor(np.zeros(2, np.uint8)).dtype == "uint8" and mge.tensor([1], dtype="int64").dtype == "int64"
+    assert (
+        mge.tensor(1.0).dtype == "float32"
+        and mge.tensor(1).dtype == "int32"
+        and mge.tensor(True).dtype == "bool"
+    )
+    assert (
+        mge.tensor(np.zeros(2)).dtype == "float32"
+        and mge.tensor(np.zeros(2, np.int64)).dtype == "int32"
+    )
+    assert (
+        mge.tensor(np.zeros(2, np.uint8)).dtype == "uint8"
+        and mge.tensor([1], dtype="int64").dtype == "int64"
+    )
 
 
 def test_an_integer_too_large_for_the_default_says_what_to_do():
@@ -372,7 +392,11 @@ def test_a_read_that_cannot_be_is_an_error(read, text):
 
 def test_ops_with_shapes_from_data_read_their_inputs(counts):
     x = floats(3, 0, 5) + 0
-    assert F.non_zero(x > 1)[0].numpy().tolist() == [0, 2] if isinstance(F.non_zero(x > 1), (tuple, list)) else True
+    assert (
+        F.non_zero(x > 1)[0].numpy().tolist() == [0, 2]
+        if isinstance(F.non_zero(x > 1), (tuple, list))
+        else True
+    )
     assert counts.steps_run > 0
     assert x[x > 1].numpy().tolist() == [3, 5]
     assert F.cond_take(x > 1, x)[0].numpy().tolist() == [3, 5]
@@ -382,4 +406,8 @@ def test_ops_with_a_size_record_and_give_a_count(counts):
     x = floats(3, 0, 5) + 0
     values, positions, count = F.cond_take(x > 1, x, size=4)
     assert values.shape == (4,) and counts.steps_run == 0
-    assert values.numpy()[:2].tolist() == [3, 5] and positions.numpy()[:2].tolist() == [0, 2] and count.item() == 2
+    assert (
+        values.numpy()[:2].tolist() == [3, 5]
+        and positions.numpy()[:2].tolist() == [0, 2]
+        and count.item() == 2
+    )

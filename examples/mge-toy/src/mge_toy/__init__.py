@@ -1,6 +1,7 @@
 """Device ``toy``: a few kernels in NumPy. What it lacks runs on ``ref``, and mge says so in one line."""
 
 import numpy as np
+
 from mge.plugin import HostBackend
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import mge
 
 from .. import registry, threads
-from ..discovery import discover
+from ..discovery import unreadable
 from ..registry import KINDS
 from .plugins import SECONDS, check, run_child
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _metadata() -> Iterator[Finding]:
-    for package, reason in discover().malformed:
+    for package, reason in unreadable():
         text = f"{package}: its entry_points.txt cannot be read: {reason}; install it again"
         yield Finding("metadata", True, text)
 

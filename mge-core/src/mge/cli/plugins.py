@@ -21,14 +21,14 @@ import numpy as np
 import mge
 
 from .. import registry
-from ..capture import lowered
 from ..debug import VARIABLES, debug
 from ..device import as_device, is_free
-from ..discovery import discover
+from ..discovery import unreadable
 from ..dtype import as_dtype
 from ..errors import ArgumentError, MgeError
 from ..graph import Signature
 from ..op import OPS, Op
+from ..passes.lower import helps
 from ..plugin import API
 from ..registry import Plugin
 from ..types import Type
@@ -205,7 +205,7 @@ def _built_in() -> list[dict[str, Any]]:
 
 
 def _malformed() -> dict[str, Any]:
-    return {"malformed": [{"package": p, "reason": r} for p, r in discover().malformed]}
+    return {"malformed": [{"package": p, "reason": r} for p, r in unreadable()]}
 
 
 def _named(name: str, kind: str | None = None) -> list[Plugin]:
@@ -280,7 +280,7 @@ def _answers(op: Op, device: Any, dtype: str) -> Iterator[tuple[Signature, str]]
         if reason is None:
             yield sig, "core" if is_free(sig) else "kernel"
         else:
-            yield sig, f"{reason}; {'lowered' if lowered(sig) is not None else 'runs on ref'}"
+            yield sig, f"{reason}; {'lowered' if helps(sig) else 'runs on ref'}"
 
 
 # Text.

@@ -7,7 +7,7 @@ After ``op``; before ``elementwise``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,8 +72,8 @@ def refuse_float(name: str, x: Tensor | Type) -> None:
         )
 
 
-def no_gradient(dy: Tensor, y: Tensor, *inputs: Tensor) -> tuple[None, ...]:
-    """Return no gradient for any input: the function is constant almost everywhere."""
+def no_gradient(dy: Tensor, y: Tensor, *inputs: Tensor, **attrs: Any) -> tuple[None, ...]:
+    """Return no gradient for any input: the function is constant almost everywhere, or random."""
     return (None,) * len(inputs)
 
 

@@ -13,15 +13,12 @@ import numpy as np
 from ..dtype import bool_, int32
 from ..op import op
 from ..types import abstract
+from .broadcasting import no_gradient
 from .comparison import equal, greater, not_equal
 from .reduction import is_half, reduced_shape, refuse_empty, sum
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
-
-
-def _no_gradient(dy, y, inp, **attrs):
-    return (None,)
 
 
 def _position(find, inp, axis, keepdims):
@@ -72,7 +69,7 @@ def _(inp, *, axis, keepdims):
     return _position(np.argmax, inp, axis, keepdims)
 
 
-argmax.gradient(_no_gradient)
+argmax.gradient(no_gradient)
 
 
 @argmax.samples
@@ -126,7 +123,7 @@ def _(inp, *, axis, keepdims):
     return _position(np.argmin, inp, axis, keepdims)
 
 
-argmin.gradient(_no_gradient)
+argmin.gradient(no_gradient)
 argmin.samples(argmax._samples)
 
 
@@ -172,7 +169,7 @@ def _(inp, *, axis, keepdims):
     return np.logical_and.reduce(inp != 0, axis=axis, keepdims=keepdims)
 
 
-all.gradient(_no_gradient)
+all.gradient(no_gradient)
 
 
 @all.lowering
@@ -231,7 +228,7 @@ def _(inp, *, axis, keepdims):
     return np.logical_or.reduce(inp != 0, axis=axis, keepdims=keepdims)
 
 
-any.gradient(_no_gradient)
+any.gradient(no_gradient)
 
 
 @any.lowering
@@ -284,7 +281,7 @@ def _(inp, *, axis, keepdims):
     return np.add.reduce(inp != 0, axis=axis, keepdims=keepdims, dtype=np.int32)
 
 
-count_nonzero.gradient(_no_gradient)
+count_nonzero.gradient(no_gradient)
 
 
 @count_nonzero.lowering

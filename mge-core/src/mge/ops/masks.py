@@ -18,6 +18,7 @@ from ..errors import ArgumentError, DTypeError, ShapeError, TraceError, user_pla
 from ..mode import MODE
 from ..op import OPS, op
 from ..types import abstract
+from .broadcasting import no_gradient
 from .create import as_type, counter, full, ones, scalar, zeros
 from .gather import index, index_set
 from .shape import reshape
@@ -77,9 +78,7 @@ def _(condition, *, size):
     return positions, np.int32(len(found))
 
 
-@find_true.gradient
-def _(dy, y, condition, *, size):
-    return (None,)
+find_true.gradient(no_gradient)
 
 
 @find_true.lowering

@@ -15,6 +15,7 @@ from ..dtype import DType, bfloat16, float16, float32, float64, int32, uint32, u
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..op import op
 from ..types import Type, abstract
+from .broadcasting import no_gradient
 from .philox import philox_words
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ def _(state, *, shape):
     return philox_words(state, math.prod(shape)).reshape(shape)
 
 
-@random_bits.gradient
-def _(dy, y, state, *, shape):
-    return (None,)
+random_bits.gradient(no_gradient)
 
 
 @random_bits.samples
@@ -153,9 +152,7 @@ def _(state, *, count):
     return state + np.array([0, count % 2**64], np.uint64)
 
 
-@advance.gradient
-def _(dy, y, state, *, count):
-    return (None,)
+advance.gradient(no_gradient)
 
 
 @advance.samples
@@ -257,9 +254,7 @@ def _(state, *, low, high, shape, dtype):
     return y.reshape(shape)
 
 
-@uniform.gradient
-def _(dy, y, state, **attrs):
-    return (None,)
+uniform.gradient(no_gradient)
 
 
 @uniform.lowering
@@ -353,9 +348,7 @@ def _(state, *, mean, std, shape, dtype):
     return z.astype(dtype.dtype).reshape(shape)
 
 
-@normal.gradient
-def _(dy, y, state, **attrs):
-    return (None,)
+normal.gradient(no_gradient)
 
 
 @normal.lowering
@@ -440,9 +433,7 @@ def _(state, *, n):
     return np.argsort(words[:, 0] << np.uint64(32) | words[:, 1], kind="stable").astype(np.int32)
 
 
-@permutation.gradient
-def _(dy, y, state, *, n):
-    return (None,)
+permutation.gradient(no_gradient)
 
 
 @permutation.lowering

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,9 +118,7 @@ def _ones(n: int, dtype: np.dtype) -> np.ndarray:
     return found[:n]
 
 
-def add_along(
-    x: np.ndarray, axis: Axis, out: Any = None, keepdims: bool = False
-) -> np.ndarray:
+def add_along(x: np.ndarray, axis: Axis, out: Any = None, keepdims: bool = False) -> np.ndarray:
     """Return the sum of floats over ``axis``: float32, or float64 for float64.
 
     It is written to ``out`` where that is given; ``out`` may keep the reduced axes or lack them.
@@ -338,13 +337,20 @@ def max(
     return abstract(refuse_empty(inp, axis, keepdims, "max"), inp.dtype)
 
 
-@max.reference
-def _(inp, *, axis, keepdims, out):
-    with np.errstate(invalid="ignore"):
-        if is_half(inp):  # NumPy's loops for halves are slower than the casts
-            out[...] = np.maximum.reduce(inp.astype(np.float32), axis=axis, keepdims=keepdims)
-        else:
-            np.maximum.reduce(inp, axis=axis, keepdims=keepdims, out=out)
+def _reduced_by(choose: np.ufunc) -> Callable[..., None]:
+    """Return the reference of ``max`` or ``min``."""
+
+    def reference(inp, *, axis, keepdims, out):
+        with np.errstate(invalid="ignore"):
+            if is_half(inp):  # NumPy's loops for halves are slower than the casts
+                out[...] = choose.reduce(inp.astype(np.float32), axis=axis, keepdims=keepdims)
+            else:
+                choose.reduce(inp, axis=axis, keepdims=keepdims, out=out)
+
+    return reference
+
+
+max.reference(_reduced_by(np.maximum))
 
 
 def _share_among_equals(dy: Tensor, y: Tensor, inp: Tensor, axis: Axis) -> Tensor:
@@ -360,17 +366,17 @@ def _(dy, y, inp, *, axis, keepdims):
     return (_share_among_equals(dy, y, inp, axis),)
 
 
-def _distinct(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+def distinct(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Return shuffled values that no small step can make equal."""
     return rng.permutation(np.linspace(-2.0, 2.0, math.prod(shape))).reshape(shape)
 
 
 @max.samples
 def _(rng):
-    yield (_distinct(rng, (3, 4)),), {}
-    yield (_distinct(rng, (3, 4)),), {"axis": 0}
-    yield (_distinct(rng, (2, 3, 4)),), {"axis": (0, -1), "keepdims": True}
-    yield (_distinct(rng, (2, 3, 4)),), {"axis": 1}
+    yield (distinct(rng, (3, 4)),), {}
+    yield (distinct(rng, (3, 4)),), {"axis": 0}
+    yield (distinct(rng, (2, 3, 4)),), {"axis": (0, -1), "keepdims": True}
+    yield (distinct(rng, (2, 3, 4)),), {"axis": 1}
     yield (rng.normal(size=()),), {}
     yield (rng.normal(size=(0, 3)),), {"axis": 1}
 
@@ -412,13 +418,7 @@ def min(
     return abstract(refuse_empty(inp, axis, keepdims, "min"), inp.dtype)
 
 
-@min.reference
-def _(inp, *, axis, keepdims, out):
-    with np.errstate(invalid="ignore"):
-        if is_half(inp):  # NumPy's loops for halves are slower than the casts
-            out[...] = np.minimum.reduce(inp.astype(np.float32), axis=axis, keepdims=keepdims)
-        else:
-            np.minimum.reduce(inp, axis=axis, keepdims=keepdims, out=out)
+min.reference(_reduced_by(np.minimum))
 
 
 @min.gradient

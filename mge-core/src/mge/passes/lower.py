@@ -28,7 +28,7 @@ def lower(graph: Graph) -> Graph:
                 if node.inputs[0] in results:
                     return results[node.inputs[0]][sig.attrs[0][1]]
                 return with_inputs(node, inputs)
-            if _helps(sig) and (body := lowered(sig)) is not None:
+            if helps(sig) and (body := lowered(sig)) is not None:
                 changed = True
                 outputs = splice(body, inputs, node)
                 if sig.single:
@@ -42,13 +42,13 @@ def lower(graph: Graph) -> Graph:
             return graph
 
 
-def _helps(sig: Signature) -> bool:
+def helps(sig: Signature) -> bool:
     """Whether a device refuses an op, and has a kernel for some part of its lowering."""
     if "helps" not in sig.notes:
         sig.notes["helps"] = False
         body = lowered(sig) if sig.device.refusal(sig) is not None else None
         parts = [n.sig for n in body.nodes if n.sig.op is not GET] if body is not None else []
         sig.notes["helps"] = any(
-            _helps(s) or (s.device.refusal(s) is None and not is_free(s)) for s in parts
+            helps(s) or (s.device.refusal(s) is None and not is_free(s)) for s in parts
         )
     return sig.notes["helps"]
