@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from .. import graph
+from ..capture import TracedNumber
 from ..dtype import wide_of
 from ..errors import ArgumentError, DTypeError, ShapeError, user_place
 from ..mode import MODE
@@ -53,7 +54,10 @@ class ParamGroup(dict):
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self._names:
             handle = self._tensors[name]
-            if isinstance(value, Tensor):
+            if isinstance(value, TracedNumber):  # an argument of a traced step
+                handle._assign(value.tensor().astype(handle.dtype))
+                value = handle
+            elif isinstance(value, Tensor):
                 if value.shape != ():
                     raise ShapeError(
                         f"param group: {name} has shape {value.shape}; it must be a number"

@@ -21,7 +21,8 @@ LEVEL_NAMES = ("L0", "L1", "L2", "L3", "L4", "L5", "L6")
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     made = argparse.ArgumentParser(
-        prog="python -m mge.testing", description="Prove that a backend does what mge expects of it."
+        prog="python -m mge.testing",
+        description="Prove that a backend does what mge expects of it.",
     )
     made.add_argument("device", metavar="NAME", help="the device, as acme or acme:0")
     made.add_argument(
@@ -29,13 +30,21 @@ def parser() -> argparse.ArgumentParser:
         "L3 ops, L4 gradients, L5 graphs, L6 robustness (default)",
     )  # fmt: skip
     made.add_argument("--ops", metavar="A,B", help="try only these ops; for young backends")
-    made.add_argument("--case", metavar="PATTERN", action="append", help="run only such cases, as 'L3/add/*'")
-    made.add_argument("--unsupported", metavar="FILE", help="what the device never does, with reasons")
-    made.add_argument("--xfails", metavar="FILE", help="what fails for now, with reasons; a pass is a failure")
+    made.add_argument(
+        "--case", metavar="PATTERN", action="append", help="run only such cases, as 'L3/add/*'"
+    )
+    made.add_argument(
+        "--unsupported", metavar="FILE", help="what the device never does, with reasons"
+    )
+    made.add_argument(
+        "--xfails", metavar="FILE", help="what fails for now, with reasons; a pass is a failure"
+    )
     made.add_argument("--json", metavar="FILE", help="write the results, as conformance.json")
     made.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
     made.add_argument("--seed", type=int, default=0, help="of all random values")
-    made.add_argument("--time-limit", type=float, default=LIMIT_S, metavar="S", help="for each case")
+    made.add_argument(
+        "--time-limit", type=float, default=LIMIT_S, metavar="S", help="for each case"
+    )
     made.add_argument("--quiet", action="store_true", help="no table, and no line for each fault")
     return made
 

@@ -280,9 +280,7 @@ def far_from_scale(one: Any, other: Any, factor: float) -> str | None:
     return None if equal.all() else _described(one, other, equal, tolerance)
 
 
-def _described(
-    one: np.ndarray, other: np.ndarray, equal: np.ndarray, tolerance: float
-) -> str:
+def _described(one: np.ndarray, other: np.ndarray, equal: np.ndarray, tolerance: float) -> str:
     """Describe the places where two arrays are not equal."""
     where = tuple(int(i) for i in np.argwhere(~equal)[0])
     found = f"{one[where]} in place of {other[where]}" + (f" at {list(where)}" if where else "")

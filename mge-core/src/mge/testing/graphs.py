@@ -50,8 +50,9 @@ class Program:
     ----------
     leaves : list of ndarray
     steps : list of (text, function of the values so far)
-    refused : str
-        What decides which ops are refused; empty: none.
+    name : str
+        It decides which ops are refused.
+    refuses : bool
     """
 
     def __init__(self, target: Target, kind: str, number: int) -> None:
@@ -64,14 +65,15 @@ class Program:
         ]
         self.shapes = [a.shape for a in self.leaves]
         self.steps: list[tuple[str, Callable[[list[Tensor]], Tensor]]] = []
-        self.refused = f"{target.seed} {kind} {number}" if number else ""
+        self.name = f"{target.seed} {kind} {number}"
+        self.refuses = number > 0
         while len(self.steps) < STEPS:
             self._grow()
 
     def _grow(self) -> None:
         """Add one step, where what was drawn fits."""
         draw = self.rng.integers
-        i = max(0, len(self.shapes) - 1 - int(draw(0, 4)))  # mostly recent values, so that programs are deep
+        i = max(0, len(self.shapes) - 1 - int(draw(0, 4)))  # a recent value: programs are deep
         j = int(draw(0, len(self.shapes)))
         one, other = self.shapes[i], self.shapes[j]
         kind = ("unary", "binary", "binary", "matmul", "reduce", "shape")[draw(0, 6)]
@@ -99,7 +101,9 @@ class Program:
             if draw(0, 2):
                 self._add("transpose", (columns, rows), lambda v: OPS["transpose"](v[i], (1, 0)), i)
             else:
-                self._add("reshape", (columns, rows), lambda v: OPS["reshape"](v[i], (columns, rows)), i)
+                self._add(
+                    "reshape", (columns, rows), lambda v: OPS["reshape"](v[i], (columns, rows)), i
+                )
 
     def _pick(self, names: list[str]) -> str:
         """Draw an op that is registered, and smooth where the program is differentiated."""
@@ -107,7 +111,11 @@ class Program:
         return name if name in OPS and (self.kinks or name not in KINKED) else ""
 
     def _add(
-        self, name: str, shape: tuple[int, ...], function: Callable[[list[Tensor]], Tensor], *inputs: int
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        function: Callable[[list[Tensor]], Tensor],
+        *inputs: int,
     ) -> None:
         self.steps.append((f"{name}({', '.join(f'%{i}' for i in inputs)})", function))
         self.shapes.append(shape)
@@ -130,17 +138,17 @@ class Program:
         return [r.numpy() for r in results]
 
 
-def forced(target: Target, refused: str) -> tuple[Device, list[str]]:
+def forced(target: Target, program: Program) -> tuple[Device, list[str]]:
     """Return the device with some ops refused, and the list of ops for which kernels were asked.
 
     The device is another one for the core: what is remembered of this one stays with it.
     """
     backend, used = copy.copy(target.backend), []
-    backend.name = f"{target.backend.name}~{zlib.crc32(refused.encode()):x}"
+    backend.name = f"{target.backend.name}~{zlib.crc32(program.name.encode()):x}"
 
     def supports(dev: int, sig: Signature) -> str | None:
         name = sig.op.name
-        if refused and zlib.crc32(f"{refused} {name}".encode()) % 5 < 2:
+        if program.refuses and zlib.crc32(f"{program.name} {name}".encode()) % 5 < 2:
             return "the conformance kit forces it to ref"
         if target.chosen is not None and name not in target.chosen:
             return "not on the list of ops to try"
@@ -158,7 +166,7 @@ def forced(target: Target, refused: str) -> tuple[Device, list[str]]:
 def run(target: Target, kind: str, number: str) -> None:
     """Run one case."""
     program = Program(target, kind, int(number))
-    device, used = forced(target, program.refused)
+    device, used = forced(target, program)
     for turn, how in enumerate(("node by node", "as a new plan", "as a kept plan")):
         wanted = program.run("ref", turn)
         try:
@@ -172,5 +180,3 @@ def run(target: Target, kind: str, number: str) -> None:
                 raise Fault(f"run {how}, {where}, result {i} is wrong: {problem}\n{program}")
     if not used:
         raise Refused("no op of this program has a kernel on the device")
-
-

@@ -45,7 +45,10 @@ class Room:
 
     def trespass(self) -> str | None:
         """Say how many guard bytes were written, and where, or return None."""
-        for guard, place in ((self.bytes[: self.start], "before"), (self.bytes[self.end :], "past")):
+        for guard, place in (
+            (self.bytes[: self.start], "before"),
+            (self.bytes[self.end :], "past"),
+        ):
             (where,) = np.nonzero(guard != self.fill)
             if where.size:
                 distance = len(guard) - where[0] if place == "before" else where[-1] + 1
@@ -100,7 +103,9 @@ def get_kernel(target: Target, variant: Variant) -> Any:
     return target.device.kernel(sig)
 
 
-def run_kernel(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: Any = None) -> None:
+def run_kernel(
+    kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: Any = None
+) -> None:
     """Run a kernel that ``supports`` promised; whatever it raises is a fault."""
     try:
         with np.errstate(all="ignore"):
@@ -159,7 +164,9 @@ def run_guarded(
             raise Fault(f"input {i}: the kernel {trespass}")
         if room.array.tobytes() != array.tobytes():
             count = int((_bytes(room.array) != _bytes(array)).sum())
-            raise Fault(f"input {i}: the kernel changed {count} bytes of it; inputs are never written")
+            raise Fault(
+                f"input {i}: the kernel changed {count} bytes of it; inputs are never written"
+            )
     return [r.array for r in results]
 
 
@@ -178,7 +185,9 @@ def written(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
             raise Fault(f"output {i}: the kernel left {left} of {x.size} bytes unwritten")
         if (x != y).any():
             count = int((x != y).sum())
-            raise Fault(f"output {i}: two runs on the same inputs differ in {count} of {x.size} bytes")
+            raise Fault(
+                f"output {i}: two runs on the same inputs differ in {count} of {x.size} bytes"
+            )
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

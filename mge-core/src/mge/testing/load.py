@@ -48,14 +48,18 @@ def _devices(target: Target) -> None:
         as_device(f"{target.backend.name}:{len(first)}")
     except DeviceError:
         return
-    raise Fault(f"device {target.backend.name}:{len(first)} does not exist, and asking for it raised nothing")
+    raise Fault(
+        f"device {target.backend.name}:{len(first)} does not exist, and asking for it raised nothing"
+    )
 
 
 def _name(target: Target) -> None:
     """The name can stand in ``"name:0"``."""
     name = target.backend.name
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise Fault(f"name is {name!r}; it must be lower-case letters, digits and _, and begin with a letter")
+        raise Fault(
+            f"name is {name!r}; it must be lower-case letters, digits and _, and begin with a letter"
+        )
     if target.device.name != f"{name}:{target.device.index}":
         raise Fault(f"{name}:{target.device.index} gives the device {target.device.name}")
 
@@ -78,7 +82,9 @@ def _methods(target: Target) -> None:
         try:
             inspect.signature(function).bind(*range(count))
         except TypeError as error:
-            raise Fault(f"{method}{inspect.signature(function)} does not take {count} arguments") from error
+            raise Fault(
+                f"{method}{inspect.signature(function)} does not take {count} arguments"
+            ) from error
         except ValueError:  # native code: no signature to read
             continue
     for attribute, kind in (("priority", int), ("is_host", bool)):

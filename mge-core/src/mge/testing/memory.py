@@ -69,7 +69,9 @@ def _alignment(target: Target) -> None:
     for buffer in buffers:
         address = buffer.array.ctypes.data
         if buffer.array.nbytes and address % ALIGNMENT:
-            raise Fault(f"a buffer of {buffer.array.nbytes} bytes starts at {address:#x}, no multiple of {ALIGNMENT}")
+            raise Fault(
+                f"a buffer of {buffer.array.nbytes} bytes starts at {address:#x}, no multiple of {ALIGNMENT}"
+            )
 
 
 def _zero_bytes(target: Target) -> None:
@@ -91,13 +93,17 @@ def _many_buffers(target: Target) -> None:
         buffer.array[:] = i % 251
     for i, buffer in enumerate(buffers):
         if (buffer.array != i % 251).any():
-            raise Fault(f"buffer {i} of {BUFFERS} does not hold what was written to it: buffers overlap")
+            raise Fault(
+                f"buffer {i} of {BUFFERS} does not hold what was written to it: buffers overlap"
+            )
     if pool.live_blocks != before + BUFFERS:
         raise Fault(f"{BUFFERS} new buffers raise live_blocks by {pool.live_blocks - before}")
     del buffer
     buffers.clear()
     if pool.live_blocks != before:
-        raise Fault(f"{pool.live_blocks - before} blocks of {BUFFERS} stay in use after all were dropped")
+        raise Fault(
+            f"{pool.live_blocks - before} blocks of {BUFFERS} stay in use after all were dropped"
+        )
 
 
 def _reuse(target: Target) -> None:
@@ -113,7 +119,9 @@ def _reuse(target: Target) -> None:
     first = turn()
     last = [turn() for _ in range(100)][-1]
     if last > first:
-        raise Fault(f"100 turns of the same allocations raised the memory held from {first:,} to {last:,} bytes")
+        raise Fault(
+            f"100 turns of the same allocations raised the memory held from {first:,} to {last:,} bytes"
+        )
 
 
 def _accounting(target: Target) -> None:
@@ -134,12 +142,12 @@ def _out_of_memory(target: Target) -> None:
     for _ in range(3):
         try:
             _block(target, TOO_MUCH)
+            what = "gave a buffer"
         except OutOfMemory:
-            pass
+            continue
         except BaseException as error:
-            raise Fault(f"asking for {TOO_MUCH:,} bytes raised {type(error).__name__}: {error}, not OutOfMemory") from error
-        else:
-            raise Fault(f"asking for {TOO_MUCH:,} bytes gave a buffer, not OutOfMemory")
+            what = f"raised {type(error).__name__}: {error}"
+        raise Fault(f"asking for {TOO_MUCH:,} bytes {what}, and not OutOfMemory")
     _round_trip(target, "float32")
 
 

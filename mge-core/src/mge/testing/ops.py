@@ -36,7 +36,9 @@ def run(target: Target, name: str, index: str, label: str) -> None:
     if any(a.nbytes for a in arrays):
         shifted = run_guarded(kernel, arrays, types, shifted=True)
         _compare(variant, shifted, wanted, "with inputs that are aligned to their elements only, ")
-    allowed = getattr(kernel, "inplace", None)  # of a library's kernel; others may do what the op may
+    allowed = getattr(
+        kernel, "inplace", None
+    )  # a library's kernels say so; others do as the op does
     for i, k in variant.op.inplace_pairs(variant.sig):
         if allowed is not None and (i, k) not in allowed:
             continue
@@ -58,12 +60,12 @@ def _as_users_call_it(target: Target, variant: Variant, wanted: Arrays) -> None:
         after = (pool.live_blocks, pool.in_use_bytes)
     if after[0] > before[0]:
         how = " (after a garbage collection)" if gc_needed else ""
-        raise Fault(f"{after[0] - before[0]} blocks, {after[1] - before[1]} bytes stay in use after a call{how}")
+        raise Fault(
+            f"{after[0] - before[0]} blocks, {after[1] - before[1]} bytes stay in use after a call{how}"
+        )
 
 
-def _compare(
-    variant: Variant, given: Arrays | list[np.ndarray], wanted: Arrays, how: str
-) -> None:
+def _compare(variant: Variant, given: Arrays | list[np.ndarray], wanted: Arrays, how: str) -> None:
     for i, (one, other) in enumerate(zip(given, wanted, strict=True)):
         problem = far(one, other, variant.op)
         if problem:

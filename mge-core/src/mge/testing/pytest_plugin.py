@@ -33,7 +33,9 @@ class Kit:
         option = config.getoption
         level = option("--mge-level")
         if level not in LEVEL_NAMES:
-            raise pytest.UsageError(f"--mge-level is {level!r}; it must be one of {', '.join(LEVEL_NAMES)}")
+            raise pytest.UsageError(
+                f"--mge-level is {level!r}; it must be one of {', '.join(LEVEL_NAMES)}"
+            )
         options = argparse.Namespace(
             device=option("--mge-device"),
             level=level,

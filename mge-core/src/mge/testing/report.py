@@ -109,7 +109,9 @@ class Report:
         """Return one line for each level, and one for all."""
         lines = []
         for level, counts in self.levels().items():
-            lines.append(f"{level}  " + ", ".join(f"{counts[o]} {o}" for o in OUTCOMES if counts[o]))
+            lines.append(
+                f"{level}  " + ", ".join(f"{counts[o]} {o}" for o in OUTCOMES if counts[o])
+            )
         for pattern in self.unused:
             lines.append(f"{pattern}: no case has this name; take it off the list")
         device = self.runner.info.get("device", self.runner.device)
@@ -140,7 +142,12 @@ class Report:
             "unsupported": {e.pattern: e.reason for e in runner.unsupported},
             "xfails": {e.pattern: e.reason for e in runner.xfails},
             "cases": [
-                {"case": r.case, "outcome": r.outcome, "text": r.text, "seconds": round(r.seconds, 4)}
+                {
+                    "case": r.case,
+                    "outcome": r.outcome,
+                    "text": r.text,
+                    "seconds": round(r.seconds, 4),
+                }
                 for r in self.results
             ],
         }
@@ -180,7 +187,9 @@ class Report:
 def _add_outcome(case: ElementTree.Element, result: Result) -> None:
     if result.outcome == "passed":
         return
-    tag = {"failed": "failure", "crashed": "error", "hanging": "error"}.get(result.outcome, "skipped")
+    tag = {"failed": "failure", "crashed": "error", "hanging": "error"}.get(
+        result.outcome, "skipped"
+    )
     text = "".join(c for c in result.text if c in "\t\n" or ord(c) >= 32)  # others are no XML
     first = text.split("\n")[0]
     element = ElementTree.SubElement(case, tag, message=f"{result.outcome}: {first}")

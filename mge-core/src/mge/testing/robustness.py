@@ -67,7 +67,9 @@ def _odd_calls(target: Target, name: str) -> None:
         raise Skipped("the errors are those of the user's function")
     index, label = target.usable(name)
     arrays, attrs = sample(OPS[name], index, target.rng(name))
-    arrays = tuple(a.astype(label) if a.dtype == np.float64 and "float" in label else a for a in arrays)
+    arrays = tuple(
+        a.astype(label) if a.dtype == np.float64 and "float" in label else a for a in arrays
+    )
     for inputs, changed in odd_calls(arrays, attrs, OPS[name]):
         LOCAL.recording = Recording()
         shown = [f"{i.dtype}{i.shape}" if isinstance(i, np.ndarray) else i for i in inputs]
@@ -79,15 +81,21 @@ def _odd_calls(target: Target, name: str) -> None:
         except MgeError:
             continue
         except Exception as error:
-            raise Fault(f"{where} raised {type(error).__name__}: {error}; it must be an error of mge") from error
-        for i, (one, other) in enumerate(zip(given, _called(name, inputs, changed, REF), strict=True)):
+            raise Fault(
+                f"{where} raised {type(error).__name__}: {error}; it must be an error of mge"
+            ) from error
+        for i, (one, other) in enumerate(
+            zip(given, _called(name, inputs, changed, REF), strict=True)
+        ):
             problem = far(one, other, OPS[name])
             if problem:
                 raise Fault(f"{where}, output {i}: {problem}")
 
 
 def _called(name: str, inputs: tuple, attrs: dict, device: Device) -> tuple[np.ndarray, ...]:
-    made = [tensor(i, dtype=i.dtype, device=device) if isinstance(i, np.ndarray) else i for i in inputs]
+    made = [
+        tensor(i, dtype=i.dtype, device=device) if isinstance(i, np.ndarray) else i for i in inputs
+    ]
     results = as_tuple(OPS[name](*made, **attrs))
     return () if sum(r._node.type.nbytes for r in results) > MOST_BYTES else read(results)
 
@@ -124,9 +132,12 @@ def _extreme_variants(target: Target, name: str, label: str) -> Iterator[Variant
     op = OPS[name]
     dtype = np.dtype(np.float64) if label == "float64" else tensor([0.0], dtype=label).dtype.dtype
     if isinstance(op._reference, np.ufunc) and not op.attr_names:
-        grid = [a.ravel() for a in np.meshgrid(*[np.array(EXTREME)] * len(op.input_names))]
-        for arrays in (grid, [a[:0] for a in grid]):
-            made = admit(op, label, tuple(a.astype(dtype) for a in arrays), {}, target.device, MgeError)
+        line = np.array(EXTREME)
+        grid = tuple(a.ravel() for a in np.meshgrid(*[line] * len(op.input_names)))
+        for arrays in (grid, tuple(a[:0] for a in grid)):
+            made = admit(
+                op, label, tuple(a.astype(dtype) for a in arrays), {}, target.device, MgeError
+            )
             if made is not None:
                 yield made
         return
@@ -148,7 +159,7 @@ def _extreme_variants(target: Target, name: str, label: str) -> Iterator[Variant
 def _threads(target: Target, name: str) -> None:
     """One kernel runs in two threads at once, on other values: each gets its own result."""
     index, label = target.usable(name)
-    jobs = []
+    jobs: list[tuple[Variant, list[np.ndarray], list[np.ndarray]]] = []
     for draw in (0, 1):
         variant = target.variant(name, index, label, draw)
         if draw and variant.sig is not jobs[0][0].sig:
@@ -156,7 +167,8 @@ def _threads(target: Target, name: str) -> None:
         inputs, wanted = kernel_inputs(variant), _outputs(variant)
         run_kernel(get_kernel(target, variant), inputs, wanted)
         jobs.append((variant, inputs, wanted))
-    kernel, faults, start = get_kernel(target, jobs[0][0]), [], threading.Barrier(2)
+    kernel, start = get_kernel(target, jobs[0][0]), threading.Barrier(2)
+    faults: list[str] = []
 
     def work(variant: Variant, inputs: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         start.wait()
@@ -169,7 +181,9 @@ def _threads(target: Target, name: str) -> None:
                 return
             problem = next(filter(None, map(same_bits, outputs, wanted)), None)
             if problem:
-                faults.append(f"run {turn} beside another thread differs from a run alone: {problem}")
+                faults.append(
+                    f"run {turn} beside another thread differs from a run alone: {problem}"
+                )
                 return
 
     interval = sys.getswitchinterval()

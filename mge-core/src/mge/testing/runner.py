@@ -74,7 +74,7 @@ class Worker:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mge.testing.worker", json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -109,7 +109,9 @@ class Worker:
             line = self.answers.get(timeout=within_s)
         except queue.Empty:
             self.kill()
-            raise Died("hanging", f"no answer within {within_s:g} s\n{self.said()}".strip()) from None
+            raise Died(
+                "hanging", f"no answer within {within_s:g} s\n{self.said()}".strip()
+            ) from None
         except OSError:
             line = ""
         if not line:
@@ -197,7 +199,11 @@ class Runner:
         limit_s: float = LIMIT_S,
     ) -> None:
         self.device, self.last, self.ops, self.seed, self.limit_s = device, last, ops, seed, limit_s
-        self.unsupported, self.xfails, self.patterns = list(unsupported), list(xfails), list(patterns)
+        self.unsupported, self.xfails, self.patterns = (
+            list(unsupported),
+            list(xfails),
+            list(patterns),
+        )
         self.info: dict[str, Any] = {}
         self.is_absent = False  # not installed, or not usable on this machine
         self.start_result = Result("L0/plugin/load", "passed")
@@ -221,10 +227,14 @@ class Runner:
                 names.append("L6/process/end")
         except Died as death:
             self._worker = None
-            self.start_result = Result(names[0], death.outcome, f"while its backend was loaded: {death}")
+            self.start_result = Result(
+                names[0], death.outcome, f"while its backend was loaded: {death}"
+            )
         except LoadError as error:
             self.start_result = Result(names[0], "failed", str(error))
-        return [n for n in names if not self.patterns or any(fnmatchcase(n, p) for p in self.patterns)]
+        return [
+            n for n in names if not self.patterns or any(fnmatchcase(n, p) for p in self.patterns)
+        ]
 
     def results(self) -> Iterator[Result]:
         """Run all cases, one after the other."""
@@ -256,9 +266,13 @@ class Runner:
             answer = worker.ask(self.limit_s, do="run", case=case, limit_s=self.limit_s)
         except Died as death:
             self._worker = None
-            return Result(case, death.outcome, str(death), self.limit_s * (death.outcome == "hanging"))
+            return Result(
+                case, death.outcome, str(death), self.limit_s * (death.outcome == "hanging")
+            )
         except LoadError as error:
-            return Result(case, "crashed", f"after an earlier crash the backend does not load: {error}")
+            return Result(
+                case, "crashed", f"after an earlier crash the backend does not load: {error}"
+            )
         return Result(case, answer["outcome"], answer["text"], answer["seconds"])
 
     def _end(self, case: str, worker: Worker) -> Result:

@@ -92,7 +92,9 @@ def _both(target: Target) -> None:
         raise Skipped("not claimed: the backend has no stream() and event()")
     for method in ("stream", "event"):
         if not callable(getattr(target.backend, method, None)):
-            raise Fault(f"the backend has one of stream() and event(), and no {method}(): all or none")
+            raise Fault(
+                f"the backend has one of stream() and event(), and no {method}(): all or none"
+            )
 
 
 def _idle(target: Target, streams: Sequence[Any]) -> None:
@@ -110,7 +112,9 @@ def _plan(target: Target, number: int) -> None:
     rng = target.rng("plan", number)
     width, shape = int(rng.integers(2, 7)), (int(rng.integers(1, 5)) * 8192,)
     leaves = [rng.uniform(-1, 1, shape).astype(np.float32) for _ in range(width)]
-    choices = [(n, *rng.integers(0, width, 3)) for n in rng.choice(["add", "sub", "mul"], 6 * width)]
+    choices = [
+        (n, *rng.integers(0, width, 3)) for n in rng.choice(["add", "sub", "mul"], 6 * width)
+    ]
 
     def program(device: Any) -> list[np.ndarray]:
         values = [tensor(a, device=device) for a in leaves]
@@ -122,7 +126,9 @@ def _plan(target: Target, number: int) -> None:
     runs = [program(target.device) for _ in range(8)]
     for turn, given in enumerate(runs):
         for i, (one, right) in enumerate(zip(given, wanted, strict=True)):
-            problem = far_from_scale(one, right, 100) or (turn > 1 and same_bits(one, runs[1][i])) or None
+            problem = (
+                far_from_scale(one, right, 100) or (turn > 1 and same_bits(one, runs[1][i])) or None
+            )
             if problem:
                 raise Fault(f"run {turn} of a plan over {width} branches, result {i}: {problem}")
 
@@ -155,7 +161,9 @@ class Bench:
         try:
             return get_kernel(self.target, variant)
         except Refused as refused:
-            raise Skipped(f"the device refuses add of {type_}, which the check needs: {refused}") from None
+            raise Skipped(
+                f"the device refuses add of {type_}, which the check needs: {refused}"
+            ) from None
 
     def busy(self, stream: Any) -> None:
         """Queue long work."""
@@ -202,7 +210,9 @@ class Bench:
             event.sync()
             problem = far(made, value)
             if problem:
-                raise Fault(f"after event.sync() the work before the event is not complete: {problem}")
+                raise Fault(
+                    f"after event.sync() the work before the event is not complete: {problem}"
+                )
 
     def many(self, streams: Sequence[Any]) -> None:
         """Two streams hand a value to each other, many times."""
@@ -253,4 +263,3 @@ class Bench:
             if type_.dtype.is_float and type_.size:
                 return variant, place
         raise Skipped("no use that the device takes has a float input")
-

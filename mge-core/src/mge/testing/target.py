@@ -99,7 +99,6 @@ class Target:
         raise Refused(reason)
 
 
-
 @contextmanager
 def _default(device: Device) -> Iterator[None]:
     before = get_default_device()

@@ -12,7 +12,9 @@ import pytest
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Say what is missing where no device is named."""
     if not metafunc.config.pluginmanager.has_plugin("mge-conformance"):
-        raise pytest.UsageError("name the device to test: pytest --pyargs mge.testing --mge-device=NAME")
+        raise pytest.UsageError(
+            "name the device to test: pytest --pyargs mge.testing --mge-device=NAME"
+        )
 
 
 def test_conformance(mge_case: str, request: pytest.FixtureRequest) -> None:

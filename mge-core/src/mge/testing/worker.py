@@ -50,7 +50,10 @@ class Service:
         try:
             as_device(self.name)
         except MgeError as error:
-            return {"error": f"{type(error).__name__}: {error}", "absent": isinstance(error, PluginError)}
+            return {
+                "error": f"{type(error).__name__}: {error}",
+                "absent": isinstance(error, PluginError),
+            }
         self.target = Target(self.name, self.seed, self.ops)
         unknown = sorted({*self.ops} - {*self.target.ops()}) if self.ops is not None else []
         backend = self.target.backend
@@ -92,7 +95,11 @@ class Service:
         finally:
             faulthandler.cancel_dump_traceback_later()
             LOCAL.recording = Recording()
-        return {"outcome": outcome, "text": text[:MOST_TEXT], "seconds": time.perf_counter() - start}
+        return {
+            "outcome": outcome,
+            "text": text[:MOST_TEXT],
+            "seconds": time.perf_counter() - start,
+        }
 
 
 def main() -> None:

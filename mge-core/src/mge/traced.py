@@ -1,0 +1,184 @@
+"""One recorded run of a traced function: what it takes, gives and changes, and the plans that run it.
+
+In: a graph with what was captured. Out: ``Traced``.
+After ``guard``; before ``trace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any
+
+from .cache import CompiledPlan, compile_graph
+from .device import Failure
+from .execute import StepError
+from .graph import EPOCH, Graph, Node, leaf_signature
+from .guard import Guard, broken
+from .op import OPS, record_nodes
+from .run import evaluate, is_donatable
+from .tensor import Tensor
+from .tree import Form, flatten, unflatten
+
+
+def _calibrate() -> int:
+    """Return the reference count of a node that only a handle holds, as ``Traced._donated`` sees it."""
+    nodes = [Node(None, (), None)]  # type: ignore[arg-type]
+    handle = Tensor.from_node(Node(None, (), None))  # type: ignore[arg-type]
+    nodes.append(handle._node)
+    return [getrefcount(n) for n in nodes][1]
+
+
+_ONE_HANDLE = _calibrate()
+
+
+class Traced:
+    """One recorded run of a function: its graph, what it captured, what it changed, and when it may be used.
+
+    Attributes
+    ----------
+    graph : Graph
+        Takes the tensor arguments, then the captured values. Gives the results, then the new values of handles.
+    captured : list of (handle, kind)
+        Where the values of further inputs come from: ``"value"`` a handle, ``"grad"`` the ``.grad`` of one,
+        ``"node"`` a node that never changes.
+    effects : list of (handle, kind, output or None)
+        Handles to rebind after a run; kind ``"grad"`` sets the ``.grad``, to None without an output; for kind
+        ``"argument"`` the handle is that of the argument, by its position among the leaves.
+    form, results
+        The tree that the function returned: leaves are outputs or plain values.
+    example : (form, leaves)
+        The arguments; tensors and arrays are there without their values.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        arguments: int,
+        captured: list[tuple[Any, str]],
+        effects: list[tuple[Any, str, Any]],
+        form: Form,
+        results: list[tuple[bool, Any]],
+        guards: list[Guard],
+        no_grad: list[Any],
+    ) -> None:
+        self.graph, self.arguments, self.captured, self.effects = (
+            graph,
+            arguments,
+            captured,
+            effects,
+        )
+        self.form, self.results, self.guards, self.no_grad = form, results, guards, no_grad
+        self.example: tuple[Form, list[Any]] = (form, [])
+        self.epoch = EPOCH[0]
+        self.device = (graph.inputs or graph.nodes or graph.outputs)[0].sig.device
+        self.plans: dict[tuple, CompiledPlan] = {}
+        self.single = form.kind is None and results[0][0]
+        rebound = {id(h) for h, kind, _ in effects if kind == "value"}
+        self.replaceable = [
+            i
+            for i, (h, kind) in enumerate(captured, arguments)
+            if kind == "value" and id(h) in rebound
+        ]
+
+    def broken_guard(self) -> str | None:
+        """Return why this run cannot be used now, or None."""
+        guard = broken(self.guards)
+        if guard is not None:
+            return str(guard)
+        for handle in self.no_grad:
+            if getattr(handle, "_grad", None) is not None:
+                return "a .grad that was None is there now"
+        for handle, kind in self.captured:
+            if kind == "grad" and getattr(handle, "_grad", None) is None:
+                return "a .grad that was there is None now"
+        return None
+
+    def fits(self, nodes: Sequence[Node]) -> bool:
+        """Whether captured handles still have the types that were recorded."""
+        return all(
+            n.type is i.type and n.sig.device is i.sig.device
+            for n, i in zip(nodes, self.graph.inputs)
+        )
+
+    def inputs(self, arguments: list[Node]) -> list[Node]:
+        """Return the node of each input of the graph, as things are now."""
+        nodes = arguments
+        for handle, kind in self.captured:
+            if kind == "value":
+                nodes.append(handle._node)
+            else:
+                nodes.append(handle if kind == "node" else handle._grad._node)
+        return nodes
+
+    def run(self, nodes: list[Node], strategy: str, arguments: Any = None) -> Any:
+        """Run over these inputs; rebind what the function rebinds; return what it returns."""
+        waiting = [n for n in nodes if n.buffer is None]
+        if waiting:
+            evaluate(waiting)
+        donated = self._donated(nodes)
+        plan = self.plans.get((donated, strategy))
+        if plan is None:
+            plan = self.plans[donated, strategy] = self._compile(donated, strategy)
+        try:
+            buffers = plan.run(nodes)
+        except StepError as failure:
+            if failure.overwritten:
+                for i in plan.donated:
+                    nodes[i].buffer = Failure(failure.error)
+            raise failure.error from None
+        return self._finish(
+            [self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments
+        )
+
+    def _leaf(self, output: Node, buffer: Any) -> Node:
+        return Node(leaf_signature(output.type, output.sig.device), (), output.type, buffer)
+
+    def _donated(self, nodes: list[Node]) -> tuple[int, ...]:
+        """Return the inputs that the run replaces and that nobody but their handle can see."""
+        return tuple(
+            [
+                i
+                for i in self.replaceable
+                if getrefcount(nodes[i]) <= _ONE_HANDLE and is_donatable(nodes[i].buffer)
+            ]
+        )
+
+    def _compile(self, donated: tuple[int, ...], strategy: str) -> CompiledPlan:
+        tokens = self.graph.key[:-1]
+        return compile_graph(
+            self.graph,
+            tokens,
+            tuple(range(len(self.graph.outputs))),
+            donated,
+            strategy,
+            self.replaceable,
+        )
+
+    def record(self, nodes: list[Node], arguments: Any = None) -> Any:
+        """Record the run as one differentiable node, for an active manager outside."""
+        call = OPS["call"]
+        types = [n.type for n in nodes]
+        sig = call.signature(types, call.normal_attrs({"graph": self.graph}), self.device)
+        outputs = record_nodes(sig, nodes)
+        return self._finish(
+            [t._node for t in (outputs if isinstance(outputs, tuple) else (outputs,))], arguments
+        )
+
+    def _finish(self, outputs: list[Node], arguments: Any) -> Any:
+        """Rebind handles and return the results. ``arguments``: (args, kwargs) of the call."""
+        for handle, kind, position in self.effects:
+            if kind == "argument":
+                handle = flatten(arguments)[0][handle]
+                if not isinstance(handle, Tensor):
+                    continue
+            if kind == "grad":
+                handle._grad = None if position is None else Tensor.from_node(outputs[position])
+            elif outputs[position].buffer is None:
+                handle._rebind(outputs[position])
+            else:
+                handle._node = outputs[position]
+        if self.single:
+            return Tensor.from_node(outputs[self.results[0][1]])
+        leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
+        return unflatten(self.form, leaves)
