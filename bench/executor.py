@@ -75,7 +75,9 @@ def measure(rounds: int) -> dict[str, float]:
         kernel.repeat(arrays[:2], arrays[2:], STEPS * REPEATS)
         found["kernel"].append((time.perf_counter() - start) / (STEPS * REPEATS))
         found["step"].append(seconds(lambda: execute.execute(plan, buffers), REPEATS) / STEPS)
-        found["step_python"].append(seconds(lambda: python_path(plan, buffers), REPEATS // 10) / STEPS)
+        found["step_python"].append(
+            seconds(lambda: python_path(plan, buffers), REPEATS // 10) / STEPS
+        )
         found["region"].append(native.load_module().region_seconds(20_000, 2))
     medians = {name: 1e6 * statistics.median(values) for name, values in found.items()}
     smallest = {name: 1e6 * min(values) for name, values in found.items()}
@@ -104,7 +106,9 @@ def main() -> int:
     else:
         for name, value in figures.items():
             print(f"{name:24} {value:8.3f}")
-        print(f"{STEPS} steps; bars: {BAR_STEP_US} us a step beyond the kernel, {BAR_REGION_US} us a region")
+        print(
+            f"{STEPS} steps; bars: {BAR_STEP_US} us a step beyond the kernel, {BAR_REGION_US} us a region"
+        )
     return 0 if good else 1
 
 

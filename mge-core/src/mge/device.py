@@ -221,9 +221,8 @@ class Device:
                 raise unsupported(sig, reason)
             if sig.notes.get("kernel") is None:
                 own = reason is None and not is_free(sig)
-                sig.notes["kernel"] = (
-                    self._ask("kernel", sig) if own else BACKENDS["ref"].kernel(0, sig)
-                )
+                ref = BACKENDS["ref"]
+                sig.notes["kernel"] = self._ask("kernel", sig) if own else ref.kernel(0, sig)
             found = sig.notes["kernel"]
         return found
 
@@ -457,9 +456,8 @@ def free_bytes() -> int:
     """Return the bytes of host memory that are free for new data."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(
-                int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")
-            )
+            found = (int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable"))
+            return next(found)
     except (OSError, StopIteration):
         return 1 << 34  # not Linux: assume 16 GiB
 

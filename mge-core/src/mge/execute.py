@@ -16,7 +16,7 @@ from .debug import debug
 from .device import ALIGNMENT, BACKENDS, Buffer
 from .errors import InternalError, MgeError, user_place
 from .graph import Node, Signature
-from .native import NativePlan, bind
+from .nativeplan import NativePlan, bind
 from .plan import Plan
 from .types import Type
 

@@ -1,7 +1,7 @@
-"""The native core's face: vendors' libraries as backends, and plans that run outside the interpreter.
+"""The native core's face: vendors' libraries as backends, with their kernels and memory.
 
-In: shared libraries that keep the contract of ``mge/plugin.h``; plans. Out: ``NativeBackend``, ``bind``.
-After ``discovery``; before ``plugin``.
+In: shared libraries that keep the contract of ``mge/plugin.h``. Out: ``NativeBackend``; where headers are.
+After ``discovery``; before ``plugin`` and ``nativeplan``.
 
 ``mge._native`` loads with the first library. Without it (a checkout that was not built) everything else works, and
 plans run step by step in Python.
@@ -10,6 +10,7 @@ plans run step by step in Python.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -33,9 +34,10 @@ from .errors import (
 from .graph import GET, Graph, Node, Signature
 from .types import Type
 
-FAILED, UNSUPPORTED, OUT_OF_MEMORY, BAD_ARGUMENT, INDEX_RANGE, DEVICE_LOST = range(1, 7)  # MgeStatus
+UNSUPPORTED, OUT_OF_MEMORY, BAD_ARGUMENT, INDEX_RANGE = range(2, 6)  # of MgeStatus
 _TUNE, _DETERMINISTIC = 1, 2  # MgeOpFlags
 _NONE, _INT, _FLOAT, _BOOL, _STRING, _DTYPE, _BYTES, _GRAPH = range(8)  # MgeAttrKind
+_SINGLE = {bool: _BOOL, int: _INT, float: _FLOAT, str: _STRING, bytes: _BYTES}
 _TUPLES = {int: 8, float: 9, bool: 10, str: 11, DType: 12}
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}  # MgeTypeCode, DLPack's
 
@@ -53,7 +55,7 @@ def load_module() -> Any:
     global _module
     if _module is None:
         try:
-            from . import _native  # type: ignore[attr-defined]
+            _native = importlib.import_module("._native", __package__)
         except ImportError as error:
             raise PluginUnavailable(
                 f"mge._native: this installation of mge-core has no native part ({error})",
@@ -80,7 +82,8 @@ def get_include() -> str:
         This installation has no headers.
     """
     here = Path(__file__).resolve()
-    for folder in (here.parent / "include", here.parents[2] / "include"):  # of a wheel, of a checkout
+    for base in (here.parent, here.parents[2]):  # of a wheel, of a checkout
+        folder = base / "include"
         if (folder / "mge" / "plugin.h").is_file():
             return str(folder)
     raise PluginUnavailable("mge.get_include: this installation of mge-core has no headers")
@@ -121,7 +124,9 @@ def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             names = ("model name", "CPU part", "flags", "Features")
-            found = {line.partition(":")[0].strip(): line for line in lines if line.startswith(names)}
+            found = {
+                line.partition(":")[0].strip(): line for line in lines if line.startswith(names)
+            }
             return " ".join(found.values())
     except OSError:
         return platform.processor()
@@ -246,6 +251,7 @@ class NativeKernel:
     Attributes
     ----------
     handle : mge._native.Kernel
+    backend : NativeBackend
     name : str
         What the vendor calls it.
     workspace_bytes : int, bytes
@@ -253,10 +259,10 @@ class NativeKernel:
         The outputs that may be written over an input.
     """
 
-    __slots__ = ("_backend", "_where", "handle", "inplace", "name", "workspace_bytes")
+    __slots__ = ("_where", "backend", "handle", "inplace", "name", "workspace_bytes")
 
     def __init__(self, handle: Any, where: str, backend: NativeBackend) -> None:
-        self.handle, self._where, self._backend = handle, where, backend
+        self.handle, self._where, self.backend = handle, where, backend
         self.name: str = handle.name
         self.workspace_bytes: int = handle.workspace_bytes
         self.inplace: list[tuple[int, int]] = handle.inplace
@@ -268,7 +274,7 @@ class NativeKernel:
 
     def error(self, status: int, text: str) -> MgeError:
         """Return the error for a run that failed."""
-        return _error(self._where, self._backend, status, text)
+        return _error(self._where, self.backend, status, text)
 
 
 def _error(where: str, backend: NativeBackend, status: int, text: str) -> MgeError:
@@ -276,7 +282,8 @@ def _error(where: str, backend: NativeBackend, status: int, text: str) -> MgeErr
     if status == UNSUPPORTED:
         maker = backend.vendor or f"the makers of {backend.name}"
         return PluginContractError(
-            f"{where}: it refused after supports accepted the op: {text}", hint=f"report it to {maker}"
+            f"{where}: it refused after supports accepted the op: {text}",
+            hint=f"report it to {maker}",
         )
     kinds: dict[int, type[MgeError]] = {
         OUT_OF_MEMORY: OutOfMemory,
@@ -306,7 +313,8 @@ class NativePool:
     def _fail(self, status: int, text: str) -> Any:
         if status == OUT_OF_MEMORY:
             raise OutOfMemory(
-                f"memory of {self._name}: {text}", hint="a smaller batch, or a memory strategy: mge.memory(...)"
+                f"memory of {self._name}: {text}",
+                hint="a smaller batch, or a memory strategy: mge.memory(...)",
             )
         raise DeviceError(f"memory of {self._name}: {text}")
 
@@ -345,7 +353,7 @@ def _described(use: Signature) -> Any:
         flags = (_TUNE if debug.tune else 0) | (_DETERMINISTIC if debug.deterministic else 0)
         try:
             attrs = [(name, *_attribute(name, value)) for name, value in use.attrs]
-            inputs, outputs = [*map(_type, use.input_types)], [*map(_type, use.types)]
+            inputs, outputs = [*map(type_codes, use.input_types)], [*map(type_codes, use.types)]
             found = load_module().Op(use.op.name, attrs, inputs, outputs, flags)
         except (OverflowError, TypeError, ValueError, RuntimeError) as error:  # of pybind11's casts
             raise _Inexpressible(f"an attribute does not fit: {error}") from None
@@ -353,7 +361,8 @@ def _described(use: Signature) -> Any:
     return found
 
 
-def _type(type_: Type) -> tuple[int, int, tuple[int, ...]]:
+def type_codes(type_: Type) -> tuple[int, int, tuple[int, ...]]:
+    """Return a type as the native module takes it: DLPack's code and bits, and the shape."""
     return (*_dtype(type_.dtype), type_.shape)
 
 
@@ -365,7 +374,7 @@ def _attribute(name: str, value: Any) -> tuple[int, Any]:
     """Return an attribute's kind and value."""
     if value is None:
         return _NONE, None
-    for kind, number in ((bool, _BOOL), (int, _INT), (float, _FLOAT), (str, _STRING), (bytes, _BYTES)):
+    for kind, number in _SINGLE.items():
         if isinstance(value, kind):
             return number, value
     if isinstance(value, DType):
@@ -399,165 +408,4 @@ def _described_graph(graph: Graph) -> Any:
             outputs = list(range(first, len(types)))
             nodes.append((_described(node.sig), [numbers[i] for i in node.inputs], outputs))
     ends = [[numbers[n] for n in side] for side in (graph.inputs, graph.outputs)]
-    return load_module().Graph([*map(_type, types)], nodes, *ends, constants)
-
-
-# Plans.
-
-
-def workspace_bytes(steps: Sequence[Any]) -> int:
-    """Return the scratch that a plan's kernels need: for each stream as much as its most demanding step."""
-    most: dict[tuple[Any, int], int] = {}
-    for step in steps:
-        if isinstance(step.kernel, NativeKernel):
-            lane = (step.slot.node.sig.device, step.slot.stream)
-            most[lane] = max(most.get(lane, 0), step.kernel.workspace_bytes)
-    return sum(-(-n // 64) * 64 for n in most.values())
-
-
-class NativePlan:
-    """A plan as the native executor holds it, over one arena.
-
-    Attributes
-    ----------
-    has_calls : bool
-        Some steps are Python functions.
-    inputs, results : list of int
-        Which inputs of the plan, and which storages, a run takes arrays of.
-    step : int
-        Where the last run failed.
-    """
-
-    def __init__(self, plan: Any, calls: Sequence[tuple], arena: Any) -> None:
-        native = [isinstance(s.kernel, NativeKernel) for s in plan.steps]
-        self.has_calls = not all(native)
-        used = sorted({plan.values[v].storage for s in plan.steps for v in (*s.inputs, *s.outputs)})
-        moving = {kind: [i for i in used if plan.storages[i].kind == kind] for kind in ("input", "result")}
-        self.inputs = [plan.storages[i].source for i in moving["input"]]
-        self.results = moving["result"]
-        places: dict[int, tuple[int, int]] = {}
-        for i in used:
-            kind, source = plan.storages[i].kind, plan.storages[i].source
-            if kind == "arena":
-                places[i] = (0, plan.memory.offsets[plan.arena[i]])
-            elif kind == "constant":
-                places[i] = (1, source.ctypes.data)
-            else:
-                places[i] = (2 if kind == "input" else 3, moving[kind].index(i))
-        values = [(*_type(v.type), *places.get(v.storage, (1, 0))) for v in plan.values]
-        waits = _waits(plan) if any(s.slot.stream for s in plan.steps) or _is_mixed(plan) else {}
-        awaited = {w for row in waits.values() for w in row}
-        steps = [
-            (s.kernel.handle if native[i] else None, s.inputs, s.outputs, s.slot.stream, waits.get(i, ()), i in awaited)
-            for i, s in enumerate(plan.steps)
-        ]
-        python = [None if native[i] else (call[0], call[1:]) for i, call in enumerate(calls)]
-        sizes = [[plan.storages[i].nbytes for i in moving[kind]] for kind in ("input", "result")]
-        self._plan, self._arena = plan, arena
-        self._handle = load_module().Plan(values, steps, python, *sizes)
-        if self._handle.failure is not None:
-            first = next(s for s in plan.steps if isinstance(s.kernel, NativeKernel))
-            raise first.kernel.error(*self._handle.failure)
-        self._at = plan.memory.arena_bytes
-
-    @property
-    def step(self) -> int:
-        """Where the last run failed."""
-        return self._handle.step
-
-    def run(self, inputs: list[Any], results: list[Any], times: Any = None) -> None:
-        """Run all steps; ``times`` takes start and end of each, in ns.
-
-        Raises
-        ------
-        MgeError
-            A kernel failed: ``step`` says which. What a Python step raises passes through.
-        """
-        failed = self._handle.run(self._arena, self._at, inputs, results, times)
-        if failed is not None:
-            raise self._plan.steps[self.step].kernel.error(*failed)
-
-
-def bind(plan: Any, calls: Sequence[tuple], arena: Any) -> NativePlan | None:
-    """Return a plan for the native executor; None where no step has a native kernel.
-
-    Parameters
-    ----------
-    plan : Plan
-    calls : sequence of (kernel, inputs, outputs, stream)
-        What runs a step in Python; the lists are filled before each run.
-    arena : ndarray
-        At least ``plan.memory.arena_bytes + plan.workspace_bytes`` bytes.
-    """
-    if not any(isinstance(s.kernel, NativeKernel) for s in plan.steps):
-        return None
-    return NativePlan(plan, calls, arena)
-
-
-def _lane(step: Any) -> tuple[Any, int] | None:
-    """Return the stream that a step runs on; None for one that is complete when its call returns."""
-    device = step.slot.node.sig.device
-    is_async = isinstance(step.kernel, NativeKernel) and step.kernel._backend._handle.has_streams
-    return (device, step.slot.stream) if is_async else None
-
-
-def _is_mixed(plan: Any) -> bool:
-    """Whether work of one stream is read outside it."""
-    lanes = {_lane(s) for s in plan.steps}
-    return len(lanes) > 1
-
-
-def _waits(plan: Any) -> dict[int, list[int]]:
-    """Return for each step the earlier steps that it must wait for.
-
-    A step depends on each earlier one that touched the same bytes, unless both only read. That covers what flows
-    from step to step, and bytes of the arena that are used again. What a wait already implies is left out.
-    """
-    touched: dict[Any, list[tuple[int, int, int, bool]]] = {}  # memory -> (low, high, step, writes)
-    known: dict[Any, dict[Any, int]] = {}  # lane -> lane -> the last step of it that has finished for sure
-    at_step: list[dict[Any, int]] = []
-    waits: dict[int, list[int]] = {}
-    lanes = [_lane(s) for s in plan.steps]
-    for i, step in enumerate(plan.steps):
-        uses = [(v, False) for v in step.inputs] + [(v, True) for v in step.outputs]
-        needed = set()
-        for v, writes in uses:
-            memory, low, high = _extent(plan, v)
-            needed |= {
-                s for a, b, s, wrote in touched.get(memory, ()) if a < high and low < b and (writes or wrote)
-            }
-        lane = lanes[i]
-        mine = known.setdefault(lane, {})
-        _merge(mine, known.get(None, {}))  # the host's thread waited before it came here
-        row = []
-        for s in sorted(needed, reverse=True):
-            other = lanes[s]
-            if other is None or other == lane or mine.get(other, -1) >= s:
-                continue
-            row.append(s)
-            _merge(mine, at_step[s])
-            mine[other] = max(mine.get(other, -1), s)
-        if row:
-            waits[i] = sorted(row)
-        at_step.append(dict(mine))
-        for v, writes in uses:
-            memory, low, high = _extent(plan, v)
-            history = touched.setdefault(memory, [])
-            if writes:  # what it covers, it also waited for
-                history[:] = [t for t in history if not (low <= t[0] and t[1] <= high)]
-            history.append((low, high, i, writes))
-    return waits
-
-
-def _merge(into: dict[Any, int], other: dict[Any, int]) -> None:
-    for lane, step in other.items():
-        into[lane] = max(into.get(lane, -1), step)
-
-
-def _extent(plan: Any, v: int) -> tuple[Any, int, int]:
-    """Return which memory a value is in, and from where to where."""
-    index = plan.values[v].storage
-    if index in plan.arena:
-        low = plan.memory.offsets[plan.arena[index]]
-        return "arena", low, low + plan.storages[index].nbytes
-    return index, 0, 1
+    return load_module().Graph([*map(type_codes, types)], nodes, *ends, constants)

@@ -15,7 +15,7 @@ from .debug import debug
 from .device import ALIGNMENT, Kernel, aligned_bytes, memory_limit
 from .graph import GET, Graph, Node
 from .memory import Interval, MemoryPlan, check_limit, plan_memory, rounded
-from .native import workspace_bytes
+from .nativeplan import workspace_bytes
 from .passes.simplify import constant_value
 from .schedule import Slot, ends_beside, schedule
 from .types import Type

@@ -24,7 +24,7 @@ from .graph import GET, Graph, Node
 from .passes.simplify import constant_value
 from .text import print_attrs
 
-__all__ = ["VIEW", "View"]
+__all__ = ["VIEW"]
 
 LIMIT_NODES = 4_000  # of one graph; the rest is left out, and the page says so
 LIMIT_BYTES = 24 << 20  # of all plans together; the oldest are left out first

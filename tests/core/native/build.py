@@ -16,7 +16,14 @@ CC, CXX = shutil.which("gcc") or shutil.which("cc"), shutil.which("g++") or shut
 def compiled(target, *sources, flags=(), shared=True):
     """Build a library or program; return its path."""
     is_c = all(str(s).endswith(".c") for s in sources)
-    command = [CC if is_c else CXX, "-std=c11" if is_c else "-std=c++17", "-O1", "-g", "-Wall", "-Wextra"]
+    command = [
+        CC if is_c else CXX,
+        "-std=c11" if is_c else "-std=c++17",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+    ]
     command += ["-fPIC", "-shared", "-fvisibility=hidden"] if shared else []
     command += [f"-I{mge.get_include()}", f"-I{mge.get_include()}/mge", f"-I{NATIVE}", *flags]
     command += [*map(str, sources), "-o", str(target), "-lpthread", "-ldl"]

@@ -33,7 +33,9 @@ def library(compiler, tmp_path_factory):
 
     def build(name, *flags, source=None):
         if (name, flags) not in built:
-            found = source or (TOY if name == "toy_native" else next((HERE / "libraries").glob(f"{name}.*")))
+            found = source or (
+                TOY if name == "toy_native" else next((HERE / "libraries").glob(f"{name}.*"))
+            )
             target = folder / f"lib{name}{len(built)}.so"
             built[name, flags] = str(compiled(target, found, flags=flags))
         return built[name, flags]

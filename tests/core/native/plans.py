@@ -8,7 +8,15 @@ from mge import execute
 from mge.cache import PLANS
 
 BINARY = [lambda x, y: x + y, lambda x, y: x * y, lambda x, y: x - y, F.maximum]
-UNARY = [lambda x: -x, F.abs, F.tanh, F.relu, F.sin, lambda x: x.sum(axis=0, keepdims=True) + x, lambda x: x * 0.5]
+UNARY = [
+    lambda x: -x,
+    F.abs,
+    F.tanh,
+    F.relu,
+    F.sin,
+    lambda x: x.sum(axis=0, keepdims=True) + x,
+    lambda x: x * 0.5,
+]
 
 
 def random_function(rng, steps, binary=BINARY, unary=UNARY):
@@ -22,7 +30,9 @@ def random_function(rng, steps, binary=BINARY, unary=UNARY):
         values = list(leaves)
         for kind, choice, i, j in recipe:
             x, y = values[int(i * len(values))], values[int(j * len(values))]
-            made = unary[choice % len(unary)](x) if kind == 2 else binary[choice % len(binary)](x, y)
+            made = (
+                unary[choice % len(unary)](x) if kind == 2 else binary[choice % len(binary)](x, y)
+            )
             values.append(made)
         count = len(values)
         wanted = sorted({max(count * k // 6, len(leaves)) for k in (3, 4, 5)} | {count - 1})
@@ -49,7 +59,9 @@ def _buffers(compiled, function, leaves):
     recording = LOCAL.recording
     found = [recording.nodes[i].buffer for i in compiled.leaves]
     if compiled.prologue is not None:
-        found += compiled.prologue.values([recording.nodes[compiled.leaves[i]] for i in compiled.sources])
+        found += compiled.prologue.values(
+            [recording.nodes[compiled.leaves[i]] for i in compiled.sources]
+        )
     mge.eval(*kept)
     return found
 

@@ -23,7 +23,10 @@ from tests.core.native.plans import compiled_plan, random_function, run
 
 
 def leaves(rng, device, count=3, shape=(4, 6)):
-    return [mge.tensor(rng.standard_normal(shape).astype(np.float32), device=device) for _ in range(count)]
+    return [
+        mge.tensor(rng.standard_normal(shape).astype(np.float32), device=device)
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -56,7 +59,9 @@ def test_a_plan_of_native_kernels_makes_no_python_call(native_device):
     plan, buffers, _ = compiled_plan(lambda a, b: ((a + b) * b, a - b), x, y)
     assert not plan.bound.native.has_calls
     calls = []
-    sys.setprofile(lambda frame, event, arg: calls.append(frame.f_code.co_name) if event == "call" else None)
+    sys.setprofile(
+        lambda frame, event, arg: calls.append(frame.f_code.co_name) if event == "call" else None
+    )
     try:
         execute.execute(plan, buffers)
     finally:
@@ -107,7 +112,10 @@ def test_a_failing_step_is_named_and_later_runs_work(native_device, value):
         execute.execute(plan, buffers)
     error = caught.value.error
     assert isinstance(error, IndexRangeError if value == 1002 else DeviceError)
-    assert f"neg on probe:0: {'index 1002 is out' if value == 1002 else 'the value is 1001'}" in str(error)
+    assert (
+        f"neg on probe:0: {'index 1002 is out' if value == 1002 else 'the value is 1001'}"
+        in str(error)
+    )
     assert "test_executor.py" in str(error), "the user's line"
     step = plan.bound.native.step
     assert plan.steps[step].slot.node.sig.op.name == "neg"
@@ -217,7 +225,7 @@ def test_overwritten_inputs(native_device):
     device = native_device("toy_native")
     w = mge.tensor(np.zeros((8, 8), np.float32), device=device)
     g = mge.tensor(np.ones((8, 8), np.float32), device=device)
-    for n in range(6):
+    for _n in range(6):
         w += g
         mge.sync()
     assert (w.numpy() == 6).all()
@@ -334,7 +342,9 @@ def test_an_exception_in_a_parallel_body_is_the_steps_error(native_device):
 
 
 def test_ref_alone_does_not_load_the_native_part():
-    code = "import sys, mge; mge.eval(mge.tensor([1.0]) + 1); assert 'mge._native' not in sys.modules"
+    code = (
+        "import sys, mge; mge.eval(mge.tensor([1.0]) + 1); assert 'mge._native' not in sys.modules"
+    )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import mge
-
 from tests.core.native.build import CC, CXX, HERE
 
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-c", "-o", "/dev/null"]
@@ -21,7 +20,11 @@ int use(const MgeHost* host) { return MGE_HAS(host, log) && MGE_COVERS(host, thr
 
 
 def attempt(compiler, source, *flags):
-    return subprocess.run([compiler, *STRICT, f"-I{mge.get_include()}", *flags, "-x", *source], capture_output=True, text=True)
+    return subprocess.run(
+        [compiler, *STRICT, f"-I{mge.get_include()}", *flags, "-x", *source],
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c17"])
@@ -75,9 +78,12 @@ def test_the_layout_covers_each_struct_and_field():
 
 def test_the_golden_header_is_part_of_the_current_one():
     """Within a major version the header only grows: no line of 1.0 that declares something may vanish."""
+
     def lines(text):
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-        return {re.sub(r"\s+", " ", line).strip() for line in text.splitlines()} - {"#define MGE_ABI_MINOR 0"}
+        return {re.sub(r"\s+", " ", line).strip() for line in text.splitlines()} - {
+            "#define MGE_ABI_MINOR 0"
+        }
 
     current = lines((Path(mge.get_include()) / "mge" / "plugin.h").read_text())
     assert not lines((HERE / "golden" / "plugin_1_0.h").read_text()) - current

@@ -7,7 +7,7 @@ import pytest
 
 import mge
 import mge.functional as F
-from mge import native
+from mge import nativeplan
 from tests.core.native.plans import BINARY, compiled_plan, random_function, run
 
 
@@ -22,7 +22,10 @@ def fake(native_device, library):
 
 
 def values(rng, device, count=4, shape=(8,)):
-    return [mge.tensor(rng.standard_normal(shape).astype(np.float32), device=device) for _ in range(count)]
+    return [
+        mge.tensor(rng.standard_normal(shape).astype(np.float32), device=device)
+        for _ in range(count)
+    ]
 
 
 def two_chains(length):
@@ -80,7 +83,7 @@ def test_random_plans_with_steps_on_the_host(fake, seed):
 def test_the_fake_gives_wrong_numbers_where_events_are_ignored(fake, monkeypatch):
     """So the tests above would see a missing wait."""
     device, _ = fake
-    monkeypatch.setattr(native, "_waits", lambda plan: {})
+    monkeypatch.setattr(nativeplan, "_waits", lambda plan: {})
     wrong = 0
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -98,9 +101,11 @@ def test_memory_is_not_shared_with_what_may_still_run(fake):
     device, _ = fake
     a, b = values(np.random.default_rng(3), device, 2, (64,))
     plan, _, _ = compiled_plan(two_chains(8), a, b)
-    waits = native._waits(plan)
-    lanes = [native._lane(s) for s in plan.steps]
-    assert sum(len(w) for w in waits.values()) <= 2, "chains wait for each other only where they meet"
+    waits = nativeplan._waits(plan)
+    lanes = [nativeplan._lane(s) for s in plan.steps]
+    assert sum(len(w) for w in waits.values()) <= 2, (
+        "chains wait for each other only where they meet"
+    )
     assert len(set(lanes)) >= 2
 
 

@@ -106,7 +106,7 @@ def here(tmp_path, monkeypatch):
     """A site in the path of this process, whose plugins are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(debug, "_values", debug._values | {"plugins": "*", "plugins_disable": ""})
-    known = [(d, dict(d)) for d in (device.BACKENDS, device._DEVICES, OPS, sys.modules)]
+    known = [(d, dict(d)) for d in (device.BACKENDS, device._DEVICES, OPS)]
     default, seen = list(device._default), debug.seen
     debug.seen = set()
     mge.sync()
@@ -116,5 +116,8 @@ def here(tmp_path, monkeypatch):
     for table, before in known:
         for name in set(table) - set(before):
             del table[name]
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
     device._default[:], debug.seen = default, seen
     forget()

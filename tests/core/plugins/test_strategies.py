@@ -43,15 +43,21 @@ def add(here, answer):
     )
 
 
-@trace
-def work(x):
-    y = x @ x
-    for _ in range(4):
-        y = (y @ x) * 0.5 + x
-    return y.sum()
+@pytest.fixture
+def work():
+    """A traced function without plans."""
+
+    @trace
+    def work(x):
+        y = x @ x
+        for _ in range(4):
+            y = (y @ x) * 0.5 + x
+        return y.sum()
+
+    return work
 
 
-def test_a_strategy_is_found_by_name(here):
+def test_a_strategy_is_found_by_name(here, work):
     add(here, "return MemorySchedule(offsets, top)")
     x = mge.tensor(np.eye(8, dtype="float32"))
     wanted = work(x).item()
@@ -64,7 +70,7 @@ def test_a_strategy_is_found_by_name(here):
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_layout_is_refused_by_name(here, fault):
+def test_a_wrong_layout_is_refused_by_name(here, work, fault):
     answer, text = WRONG[fault]
     add(here, answer)
     x = mge.tensor(np.eye(8, dtype="float32"))

@@ -56,13 +56,13 @@ def read_list(path: str | Path, table: str) -> list[Entry]:
         text = path.read_text(encoding="utf-8")
         pairs = _toml_pairs(text, table) if path.suffix == ".toml" else _text_pairs(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError(f"{table}: {path} cannot be read: {error}") from None
+        raise ArgumentError(f"{table}: it cannot be read: {error}").add_place(str(path)) from None
     for where, pattern, reason in pairs:
         if not pattern or not isinstance(reason, str) or not reason.strip():
             raise ArgumentError(
-                f"{table}: {path}, {where}: {pattern!r} has no reason",
+                f"{table}: {pattern!r} has no reason",
                 hint="a line is 'L3/sort/*: reason', in TOML '\"L3/sort/*\" = \"reason\"'",
-            )
+            ).add_place(f"{path}, {where}")
     return [Entry(pattern, str(reason).strip()) for _, pattern, reason in pairs]
 
 

@@ -108,10 +108,9 @@ class Worker:
             self.process.stdin.flush()
             line = self.answers.get(timeout=within_s)
         except queue.Empty:
+            text = f"no answer within {within_s:g} s\n{self.said()}".strip()
             self.kill()
-            raise Died(
-                "hanging", f"no answer within {within_s:g} s\n{self.said()}".strip()
-            ) from None
+            raise Died("hanging", text) from None
         except OSError:
             line = ""
         if not line:

@@ -50,10 +50,11 @@ class Service:
         try:
             as_device(self.name)
         except MgeError as error:
-            return {
-                "error": f"{type(error).__name__}: {error}",
-                "absent": isinstance(error, PluginError),
-            }
+            lines = f"{type(error).__name__}: {error}".splitlines()
+            text = "\n".join(
+                line for line in lines if not line.startswith("  at: ")
+            )  # of this file
+            return {"error": text, "absent": isinstance(error, PluginError)}
         self.target = Target(self.name, self.seed, self.ops)
         unknown = sorted({*self.ops} - {*self.target.ops()}) if self.ops is not None else []
         backend = self.target.backend

@@ -12,9 +12,13 @@
 
 #include "mge/kernel.hpp"
 
+#ifndef FAKE_DELAY_US
+#define FAKE_DELAY_US 2000
+#endif
+
 namespace {
 
-std::atomic<int> created{0}, running{0}, most_running{0}, runs{0}, live_events{0}, live_streams{0}, delay_us{2000};
+std::atomic<int> created{0}, running{0}, most_running{0}, runs{0}, live_events{0}, live_streams{0}, delay_us{FAKE_DELAY_US};
 std::atomic<int> fail_at{-1};
 
 class Stream {
