@@ -69,8 +69,8 @@ __all__ = [
     "Parameter", "PluginContractError", "PluginError", "PluginIncompatible", "PluginNotInstalled",
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
     "from_dlpack", "get_allocated_memory", "get_cmake_dir", "get_default_device", "get_device_count", "get_include",
-    "get_max_allocated_memory", "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available", "load", "load_model", "memory",
-    "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
+    "get_max_allocated_memory", "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available",
+    "load", "load_model", "memory", "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
 ]  # fmt: skip
 __all__.extend([*_DTYPES, *_MODULES])
 

@@ -16,7 +16,8 @@ from .graph import Graph, Node, leaf_signature
 from .parse import TOKEN, Token, parse_graph
 from .tensor import Tensor
 from .text import print_graph
-from .trace import Traced, trace
+from .trace import trace
+from .traced import Traced
 from .tree import unflatten
 from .types import Type
 

@@ -21,7 +21,8 @@ from .modelrecord import FORMAT, VERSION, Port, Slot, check_record
 from .run import eval as evaluate_tensors
 from .tensor import Parameter, Tensor
 from .text import print_graph
-from .trace import Traced, trace
+from .trace import trace
+from .traced import Traced
 from .tree import flatten, unflatten
 
 __all__ = ["DumpInfo", "dump"]

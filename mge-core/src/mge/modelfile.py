@@ -32,7 +32,7 @@ from .op import default_device
 from .parse import parse_graph
 from .run import eval as evaluate_tensors
 from .tensor import Tensor, as_array, upload
-from .trace import Traced
+from .traced import Traced
 from .tree import flatten
 
 __all__ = ["DumpInfo", "LoadedModel", "Port", "dump", "load_model"]

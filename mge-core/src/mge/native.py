@@ -9,10 +9,8 @@ plans run step by step in Python.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,6 +109,9 @@ def thread_count() -> int:
 
 def tuning_path() -> Path:
     """Return the file of this machine's tuning results, in ``MGE_CACHE`` or the user's cache folder."""
+    import hashlib
+    import platform
+
     folder = Path(debug.cache) if debug.cache else Path("~/.cache/mge").expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,7 @@ def _processor() -> str:
             }
             return " ".join(found.values())
     except OSError:
-        return platform.processor()
+        return ""
 
 
 class NativeBackend:
@@ -235,7 +236,11 @@ class NativeBackend:
         where = f"graph of {len(graph.nodes)} nodes on {self.name}:{dev}"
         if not self.has_graphs:
             raise PluginContractError(f"{where}: {self.name} takes no graphs")
-        kernel, failed = load_module().compile(self._handle, dev, _described_graph(graph))
+        try:
+            described = _described_graph(graph)
+        except _Inexpressible as error:
+            raise DeviceError(f"{where}: {error}") from None
+        kernel, failed = load_module().compile(self._handle, dev, described)
         if kernel is None:
             raise DeviceError(f"{where}: {failed[1]}")
         return NativeKernel(kernel, where, self)
@@ -403,7 +408,8 @@ def _described_graph(graph: Graph) -> Any:
         first = numbers[node] = len(types)
         types.extend(node.sig.types)
         if node.sig.op.name == "constant":
-            constants[first] = np.ascontiguousarray(node.sig.op._reference(**dict(node.sig.attrs)))
+            value: Any = node.sig.op._reference
+            constants[first] = np.ascontiguousarray(value(**dict(node.sig.attrs)))
         elif not node.sig.op.is_leaf:
             outputs = list(range(first, len(types)))
             nodes.append((_described(node.sig), [numbers[i] for i in node.inputs], outputs))

@@ -92,8 +92,9 @@ class Plan:
         self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
         ends = self._ends()
         intervals = [
-            Interval(self.storages[i].start, ends[i], self.storages[i].nbytes + self.guard_bytes, self.storages[i].label)
-            for i in self.arena
+            Interval(s.start, ends[i], s.nbytes + self.guard_bytes, s.label)
+            for i, s in enumerate(self.storages)
+            if i in self.arena
         ]
         self.memory: MemoryPlan = plan_memory(intervals, strategy)
         self.result_bytes = sum(rounded(s.nbytes) for s in self.storages if s.kind == "result")

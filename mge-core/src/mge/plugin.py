@@ -26,7 +26,8 @@ from .types import Type, abstract
 
 __all__ = [
     "API", "Backend", "HostBackend", "MemoryRequest", "MemorySchedule", "MemoryStrategy",
-    "NativeBackend", "OperatorLibrary", "OutOfMemory", "Quantizer", "Signature", "Type", "abstract", "find_library", "hookimpl", "op",
+    "NativeBackend", "OperatorLibrary", "OutOfMemory", "Quantizer", "Signature", "Type", "abstract", "find_library",
+    "hookimpl", "op",
 ]  # fmt: skip
 
 API = (1, 0)  # within a major version, this module only grows

@@ -86,7 +86,8 @@ def ends_beside(slots: Sequence[Slot], touches: Sequence[Sequence[int]]) -> list
         for lane, position in latest.items():
             for other, places in by_lane.items():
                 if other != lane:
-                    count = bisect_left(places, position, key=lambda t, lane=lane: finished[t].get(lane, -1))
+                    done = [finished[t].get(lane, -1) for t in places]
+                    count = bisect_left(done, position)
                     end = max(end, places[count - 1] if count else 0)
         ends.append(end)
     return ends
@@ -95,7 +96,7 @@ def ends_beside(slots: Sequence[Slot], touches: Sequence[Sequence[int]]) -> list
 def _finished(slots: Sequence[Slot], lanes: Sequence[tuple[object, int]]) -> list[dict[tuple[object, int], int]]:
     """Return for each slot, by stream, the last position that has surely finished when it starts."""
     known: dict[tuple[object, int], dict[tuple[object, int], int]] = {}
-    found = []
+    found: list[dict[tuple[object, int], int]] = []
     for i, slot in enumerate(slots):
         mine = known.setdefault(lanes[i], {})
         for w in slot.waits:

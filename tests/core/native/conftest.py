@@ -6,6 +6,7 @@ import pytest
 
 from mge import device as devices
 from mge.cache import PLANS
+from mge.execute import WATCHERS
 from tests.core.native.build import CC, CXX, HERE, TOY, compiled
 
 
@@ -56,9 +57,12 @@ def native_device(module, library):
             added.append(name)
         return devices.as_device(f"{name}:0")
 
+    watchers = WATCHERS[:]  # a watched run waits for each step
+    WATCHERS.clear()
     PLANS.clear()
     yield make
     PLANS.clear()
+    WATCHERS[:] = watchers
     for name in added:
         del devices.BACKENDS[name]
         devices._DEVICES.pop(f"{name}:0", None)

@@ -139,12 +139,11 @@ def test_a_failing_python_step_is_named(native_device):
 
     for number in (1.0, 1.0, 2.0, 3.5):
         x = mge.tensor(np.full(3, number, np.float32), device=device)
-        try:
-            got = function(x)[0].numpy()
-        except KeyError as error:
-            assert number == 3.5 and "seven" in str(error)
+        if number == 3.5:
+            with pytest.raises(KeyError, match="seven"):
+                function(x)[0].numpy()
         else:
-            assert number != 3.5 and (got == 3 * number).all()
+            assert (function(x)[0].numpy() == 3 * number).all()
 
 
 @pytest.mark.parametrize("name", ["toy_native", "probe"])
@@ -246,10 +245,8 @@ def test_an_interrupt_stops_a_long_plan(native_device):
     whole = time.perf_counter() - start
     timer = threading.Timer(whole / 10, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    start = time.perf_counter()
     with pytest.raises(execute.StepError) as caught:
-        for _ in range(20):
-            execute.execute(plan, buffers)
+        execute.execute(plan, buffers)
     timer.join()
     assert isinstance(caught.value.error, KeyboardInterrupt)
     assert np.array_equal(run(plan, buffers)[0], np.eye(160))

@@ -1,4 +1,4 @@
-"""The conformance kit: proves that a backend does what the core and its users expect.
+"""The conformance kit: proves that a backend does what mge and its users expect.
 
 In: the name of a device. Out: a report by level: load, memory, streams, ops, gradients, graphs, robustness.
 After everything: it uses the core as a plugin's maker does.

@@ -60,7 +60,7 @@ class Report:
         return dict(sorted(found.items()))
 
     def trust(self) -> str:
-        """Return the highest level that is passed, with all below it; ``"none"`` where there is none.
+        """Return the highest level that is passed with all below it, or ``"none"``.
 
         A level is passed without a fault, expected ones included. A level that is not claimed (streams) counts as
         passed. So does no level of ops without an op that the device runs. Nothing is said of a run of chosen cases.
@@ -87,7 +87,10 @@ class Report:
         return found
 
     def table(self) -> str:
-        """Return the table of op × dtype: ops of which the device takes a use, then the names of the others."""
+        """Return the table of op × dtype.
+
+        A line for each op of which the device takes a use, then one with the names of the others.
+        """
         rows = self.ops()
         labels = [*DTYPES, "fixed"]
         taken = {op: r for op, r in rows.items() if set(r.values()) - {"refused", "skipped"}}

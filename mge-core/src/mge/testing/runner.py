@@ -209,7 +209,9 @@ class Runner:
         self._worker: Worker | None = None
 
     def cases(self) -> list[str]:
-        """Load the backend in a worker and return the names of the cases; just one where it does not load.
+        """Load the backend in a worker; return the names of the cases.
+
+        There is just one where it does not load.
 
         Raises
         ------
