@@ -288,12 +288,13 @@ struct HostBackend {
   }
   static void release(void* kernel) { delete static_cast<Prepared*>(kernel); }
 
-  static MgeBackend table(const char* name, const char* vendor, const char* version) {
+  static MgeBackend table(const char* name, const char* vendor, const char* version,
+                          int32_t priority = -1) {
     MgeBackend made{};
     const uint32_t versions[] = {MGE_BACKEND_VERSION};
     made.struct_size = versions[0], made.abi_major = versions[1], made.abi_minor = versions[2];
     made.min_host_minor = versions[3];
-    made.name = name, made.vendor = vendor, made.version = version, made.priority = 1;
+    made.name = name, made.vendor = vendor, made.version = version, made.priority = priority;
     made.device_count = device_count, made.device_info = device_info;
     made.mem_alloc = mem_alloc, made.mem_free = mem_free, made.mem_copy = mem_copy;
     made.supports = supports, made.prepare = prepare, made.run = run, made.release = release;
@@ -303,8 +304,9 @@ struct HostBackend {
 
 }  // namespace mge
 
-// Once in the library, followed by a body that registers its kernels in `kernels` (an mge::Kernels).
-#define MGE_BACKEND(name, vendor, version)                                                        \
+// MGE_BACKEND(name, vendor, version[, priority]), once in the library, followed by a body that registers
+// its kernels in `kernels` (an mge::Kernels). Without a priority the device runs only what names it.
+#define MGE_BACKEND(name, vendor, ...)                                                            \
   static void mge_register_kernels(mge::Kernels& kernels);                                        \
   namespace {                                                                                     \
   struct MgeThisBackend : mge::HostBackend<MgeThisBackend> {                                      \
@@ -317,7 +319,7 @@ struct HostBackend {
       return *all;                                                                                \
     }                                                                                             \
   };                                                                                              \
-  const MgeBackend mge_this_backend = MgeThisBackend::table(name, vendor, version);               \
+  const MgeBackend mge_this_backend = MgeThisBackend::table(name, vendor, __VA_ARGS__);           \
   }                                                                                               \
   MGE_DEFINE_BACKEND(mge_this_backend)                                                            \
   static void mge_register_kernels(mge::Kernels& kernels)

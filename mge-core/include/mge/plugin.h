@@ -276,7 +276,7 @@ typedef struct MgeBackend {
   const char* name;        /* the device type, "npu" in "npu:0" */
   const char* vendor;      /* who wants to hear of faults, "Acme Ltd." */
   const char* version;
-  int32_t priority;        /* of several device types, "auto" takes the highest; `ref` has 0 */
+  int32_t priority;        /* "auto" takes the highest; `ref` has 0: below it, only who is named */
   uint32_t reserved;
 
   /* How many devices there are; 0 where none works here. Never fails. */

@@ -56,7 +56,9 @@ __version__ = "0.1.0"
 # The dtypes, as mge.float32; mge.bool is one of them.
 globals().update(_DTYPES)
 
-_MODULES = "amp autodiff config data dtr functional jit module optimizer plugin random utils".split()  # imported on first use
+_MODULES = (
+    "amp autodiff config data dtr functional jit module optimizer plugin random utils".split()
+)  # imported on first use
 _PLUGIN_MODULES = {
     "distributed": "mge-distributed",
     "hub": "mge-vision",
@@ -70,7 +72,8 @@ __all__ = [
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
     "from_dlpack", "get_allocated_memory", "get_cmake_dir", "get_default_device", "get_device_count", "get_include",
     "get_max_allocated_memory", "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available",
-    "load", "load_model", "memory", "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync", "tensor",
+    "load", "load_model", "memory", "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync",
+    "tensor",
 ]  # fmt: skip
 __all__.extend([*_DTYPES, *_MODULES])
 
@@ -85,7 +88,8 @@ cache.show = _show  # the page of MGE_VIEW is loaded with the first plan that it
 def __getattr__(name: str) -> Any:
     if name in _PLUGIN_MODULES:
         raise PluginNotInstalled(
-            f"mge.{name} was asked for, and no installed plugin offers it", hint=f"pip install {_PLUGIN_MODULES[name]}"
+            f"mge.{name} was asked for, and no installed plugin offers it",
+            hint=f"pip install {_PLUGIN_MODULES[name]}",
         )
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)

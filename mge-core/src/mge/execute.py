@@ -69,8 +69,14 @@ class _Bound:
                         dynamic[value.storage].setdefault(value.type, []).append((made, position))
                 lists.append(made)
             self.calls.append((step.kernel, *lists, None))
-        self.inputs = [(s.source, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "input"]
-        self.results = [(i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"]
+        self.inputs = [
+            (s.source, list(dynamic[i].items()))
+            for i, s in enumerate(plan.storages)
+            if s.kind == "input"
+        ]
+        self.results = [
+            (i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"
+        ]
         self.native = bind(plan, self.calls, arena)
 
     @staticmethod
@@ -164,10 +170,14 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
     return [_output(plan, v, buffers, results) for v in plan.outputs]
 
 
-def _run_native(plan: Plan, native: NativePlan, buffers: Sequence[Any], results: dict[int, Buffer]) -> None:
+def _run_native(
+    plan: Plan, native: NativePlan, buffers: Sequence[Any], results: dict[int, Buffer]
+) -> None:
     """Run the steps outside the interpreter; tell the watchers afterwards."""
     times = np.zeros((len(plan.steps), 2), np.int64) if WATCHERS else None
-    native.run([buffers[i].array for i in native.inputs], [results[i].block for i in native.results], times)
+    native.run(
+        [buffers[i].array for i in native.inputs], [results[i].block for i in native.results], times
+    )
     if times is not None:
         for number, (start, end) in enumerate(times.tolist()):
             for watcher in WATCHERS:
@@ -215,7 +225,9 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
         guards = _guards(plan, number, bound.arena) if plan.guard_bytes else []
         for _, guard in guards:
             guard[:] = GUARD
-        given = [np.copy(a) for a in inputs] if debug.check >= 2 else inputs  # it may write over them
+        given = (
+            [np.copy(a) for a in inputs] if debug.check >= 2 else inputs
+        )  # it may write over them
         start = time.perf_counter_ns()
         kernel(inputs, outputs, stream)
         end = time.perf_counter_ns()
@@ -223,10 +235,15 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
             watcher(plan, number, start, end)
         node = plan.steps[number].slot.node
         if debug.debug >= 2:
-            debug.log(2, f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes")
+            debug.log(
+                2,
+                f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes",
+            )
         for label, guard in guards:
             if (guard != GUARD).any():
-                raise InternalError(f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}")
+                raise InternalError(
+                    f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}"
+                )
         if debug.check >= 2:
             _check_step(plan, number, given, outputs)
 
@@ -262,5 +279,9 @@ def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
         wanted = [np.empty(t.shape, t.dtype.dtype) for t in sig.types]
         BACKENDS["ref"].kernel(0, sig)(inputs, wanted, None)
         for made, right in zip(outputs, wanted):
-            if made is not None and not np.allclose(made, right, rtol=1e-3, atol=1e-5, equal_nan=True):
-                raise InternalError(f"step {number} ({sig.op.name}, {node.place}) on {sig.device} differs from ref")
+            if made is not None and not np.allclose(
+                made, right, rtol=1e-3, atol=1e-5, equal_nan=True
+            ):
+                raise InternalError(
+                    f"step {number} ({sig.op.name}, {node.place}) on {sig.device} differs from ref"
+                )

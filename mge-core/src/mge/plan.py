@@ -54,7 +54,13 @@ class Storage:
     __slots__ = ("end", "kind", "label", "nbytes", "source", "start")
 
     def __init__(self, kind: str, nbytes: int, source: Any, start: int, label: str) -> None:
-        self.kind, self.nbytes, self.source, self.start, self.label = kind, nbytes, source, start, label
+        self.kind, self.nbytes, self.source, self.start, self.label = (
+            kind,
+            nbytes,
+            source,
+            start,
+            label,
+        )
         self.end = start
 
 
@@ -83,13 +89,19 @@ class Plan:
 
     def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
         self.graph, self.donated, self.strategy = graph, tuple(donated), strategy
-        self.guard_bytes = ALIGNMENT if debug.check >= 3 else 0  # after each value, to catch writes past its end
+        self.guard_bytes = (
+            ALIGNMENT if debug.check >= 3 else 0
+        )  # after each value, to catch writes past its end
         builder = _Builder(graph, set(donated))
         self.steps, self.values, self.storages, self.outputs = builder.build()
         self.overwrites_from = builder.overwrites_from
         written = {self.values[v].storage for step in self.steps for v in step.outputs}
-        self.overwrites = [s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written]
-        self.arena = {s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")}
+        self.overwrites = [
+            s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written
+        ]
+        self.arena = {
+            s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")
+        }
         ends = self._ends()
         intervals = [
             Interval(s.start, ends[i], s.nbytes + self.guard_bytes, s.label)
@@ -101,7 +113,9 @@ class Plan:
         self.workspace_bytes = workspace_bytes(self.steps)
         self.peak_bytes = self.memory.arena_bytes + self.workspace_bytes + self.result_bytes
         self.device = (graph.nodes or graph.inputs)[0].sig.device
-        check_limit(self.peak_bytes, memory_limit(), self.largest(3), f"plan of {len(self.steps)} steps")
+        check_limit(
+            self.peak_bytes, memory_limit(), self.largest(3), f"plan of {len(self.steps)} steps"
+        )
         self.bound: Any = None  # the executor's arrays; made at the first run
 
     def _ends(self) -> list[int]:
@@ -127,13 +141,17 @@ class Plan:
 
     def __str__(self) -> str:
         """The plan as text: one line a step with kernel, stream and memory; compared by the golden tests."""
-        lines = [f"plan: {len(self.steps)} steps, arena {self.memory.arena_bytes} bytes, peak {self.peak_bytes} bytes"]
+        lines = [
+            f"plan: {len(self.steps)} steps, arena {self.memory.arena_bytes} bytes, peak {self.peak_bytes} bytes"
+        ]
         for i, step in enumerate(self.steps):
             sig = step.slot.node.sig
             where = ", ".join(self._where(v) for v in step.outputs)
             inputs = ", ".join(f"v{v}" for v in step.inputs)
             outputs = ", ".join(f"v{v}: {self.values[v].type}" for v in step.outputs)
-            lines.append(f"{i:4} {sig.device}/{step.slot.stream} {outputs} = {sig.op.name}({inputs}) @ {where}")
+            lines.append(
+                f"{i:4} {sig.device}/{step.slot.stream} {outputs} = {sig.op.name}({inputs}) @ {where}"
+            )
         lines.append("returns " + ", ".join(f"v{v} @ {self._where(v)}" for v in self.outputs))
         return "\n".join(lines)
 
@@ -169,10 +187,14 @@ class _Builder:
         self._find_last_reads(slots)
         storage_of: dict[int, int] = {}
         for i, node in enumerate(self.graph.inputs):
-            storage_of[self.ids[node][0]] = self._storage("input", node.type.nbytes, i, 0, f"input {i}")
+            storage_of[self.ids[node][0]] = self._storage(
+                "input", node.type.nbytes, i, 0, f"input {i}"
+            )
         for node in self.graph.nodes:
             if node.sig.op.name == "constant":
-                storage_of[self.ids[node][0]] = self._storage("constant", node.type.nbytes, _aligned(node), 0, "constant")
+                storage_of[self.ids[node][0]] = self._storage(
+                    "constant", node.type.nbytes, _aligned(node), 0, "constant"
+                )
         for position, slot in enumerate(slots):
             self._place_outputs(slot.node, position, slot.node in late, storage_of)
         outputs = [self._value_of(o) for o in self.graph.outputs]
@@ -185,7 +207,10 @@ class _Builder:
         self.overwrites_from = len(slots) - sum(s.node in late for s in slots)
         steps = [
             Step(
-                s.node.sig.device.kernel(s.node.sig), tuple(self._value_of(i) for i in s.node.inputs), self.ids[s.node], s
+                s.node.sig.device.kernel(s.node.sig),
+                tuple(self._value_of(i) for i in s.node.inputs),
+                self.ids[s.node],
+                s,
             )
             for s in slots
         ]
@@ -194,7 +219,12 @@ class _Builder:
     def _late_nodes(self) -> set[Node]:
         """Return the nodes that overwrite a donated input: nothing reads their results, so they can come last."""
         wanted = {n for i, n in enumerate(self.graph.inputs) if i in self.donated}
-        read = {i.inputs[0] if i.sig.op is GET else i for n in self.graph.nodes if n.sig.op is not GET for i in n.inputs}
+        read = {
+            i.inputs[0] if i.sig.op is GET else i
+            for n in self.graph.nodes
+            if n.sig.op is not GET
+            for i in n.inputs
+        }
         return {
             node
             for node in self.graph.nodes
@@ -239,7 +269,9 @@ class _Builder:
             for i in slot.node.inputs:
                 self.last[self.root[self._value_of(i)]] = position
         for output in self.graph.outputs:
-            self.last[self.root[self._value_of(output)]] = len(slots)  # beyond the last slot: it leaves
+            self.last[self.root[self._value_of(output)]] = len(
+                slots
+            )  # beyond the last slot: it leaves
 
     def _value_of(self, node: Node) -> int:
         if node.sig.op is GET:
@@ -250,7 +282,9 @@ class _Builder:
         self.storages.append(Storage(kind, nbytes, source, start, label))
         return len(self.storages) - 1
 
-    def _place_outputs(self, node: Node, position: int, is_late: bool, storage_of: dict[int, int]) -> None:
+    def _place_outputs(
+        self, node: Node, position: int, is_late: bool, storage_of: dict[int, int]
+    ) -> None:
         """Give each output of a node a storage, and extend those of its inputs to this slot."""
         read = [storage_of[self.root[self._value_of(i)]] for i in node.inputs]
         for s in read:
@@ -260,7 +294,9 @@ class _Builder:
         for k, v in enumerate(self.ids[node]):
             storage = None
             if k in pairs:
-                storage = self._dying_input(node, pairs[k], node.sig.types[k], position, is_late, read)
+                storage = self._dying_input(
+                    node, pairs[k], node.sig.types[k], position, is_late, read
+                )
             if storage is None or storage in taken:
                 label = f"{node.sig.types[k]} of {_described(node)}"
                 storage = self._storage("arena", node.sig.types[k].nbytes, None, position, label)
@@ -275,7 +311,9 @@ class _Builder:
         source = node.inputs[i]
         root = self.root[self._value_of(source)]
         storage = self.storages[read[i]]
-        may_write = storage.kind == "arena" or (storage.kind == "input" and is_late and storage.source in self.donated)
+        may_write = storage.kind == "arena" or (
+            storage.kind == "input" and is_late and storage.source in self.donated
+        )
         fits = source.type is type_ and storage.nbytes == type_.nbytes
         dies = self.last.get(root, -1) <= position and read.count(read[i]) == 1
         return read[i] if may_write and fits and dies else None
@@ -292,7 +330,11 @@ def _inplace_pairs(node: Node) -> list[tuple[int, int]]:
 
 def is_view(node: Node) -> bool:
     """Whether a node only gives its input's bytes another shape, so that it needs no step."""
-    return node.sig.op is not GET and node.sig.op.aliases and node.sig.nbytes == node.inputs[0].type.nbytes
+    return (
+        node.sig.op is not GET
+        and node.sig.op.aliases
+        and node.sig.nbytes == node.inputs[0].type.nbytes
+    )
 
 
 def _described(node: Node) -> str:
@@ -303,6 +345,10 @@ def _described(node: Node) -> str:
 def _aligned(node: Node) -> np.ndarray:
     """Return the array of a constant node, aligned as kernels expect."""
     array = constant_value(node)
-    copy = aligned_bytes(max(array.nbytes, ALIGNMENT))[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = (
+        aligned_bytes(max(array.nbytes, ALIGNMENT))[: array.nbytes]
+        .view(array.dtype)
+        .reshape(array.shape)
+    )
     copy[...] = array
     return copy

@@ -55,10 +55,19 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
         stream = next((streams[s] for s in reversed(mine) if tails[device, streams[s]] == s), None)
         if stream is None:
             stream = min(range(count), key=lambda s: tails.get((device, s), -1))
-        if count > 1 and node in late:  # it may overwrite an input: after all that read it, on each stream
-            latest = {streams[s]: s for i in node.inputs for s in readers.get(i, ()) if nodes[s].sig.device is device}
+        if (
+            count > 1 and node in late
+        ):  # it may overwrite an input: after all that read it, on each stream
+            latest = {
+                streams[s]: s
+                for i in node.inputs
+                for s in readers.get(i, ())
+                if nodes[s].sig.device is device
+            }
             sources = sorted({*sources, *latest.values()})
-        waits.append(tuple(s for s in sources if (nodes[s].sig.device, streams[s]) != (device, stream)))
+        waits.append(
+            tuple(s for s in sources if (nodes[s].sig.device, streams[s]) != (device, stream))
+        )
         if late:
             for i in node.inputs:
                 readers.setdefault(i, []).append(position)
@@ -93,7 +102,9 @@ def ends_beside(slots: Sequence[Slot], touches: Sequence[Sequence[int]]) -> list
     return ends
 
 
-def _finished(slots: Sequence[Slot], lanes: Sequence[tuple[object, int]]) -> list[dict[tuple[object, int], int]]:
+def _finished(
+    slots: Sequence[Slot], lanes: Sequence[tuple[object, int]]
+) -> list[dict[tuple[object, int], int]]:
     """Return for each slot, by stream, the last position that has surely finished when it starts."""
     known: dict[tuple[object, int], dict[tuple[object, int], int]] = {}
     found: list[dict[tuple[object, int], int]] = []

@@ -342,6 +342,6 @@ def test_ref_alone_does_not_load_the_native_part():
     code = (
         "import sys, mge; mge.eval(mge.tensor([1.0]) + 1); assert 'mge._native' not in sys.modules"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    env = os.environ | {"MGE_PLUGINS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
