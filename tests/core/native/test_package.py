@@ -62,7 +62,13 @@ def test_the_cores_wheel_is_small_and_whole(core, tmp_path):
     with zipfile.ZipFile(core) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path)
-    for name in ("include/mge/plugin.h", "include/mge/kernel.hpp", "cmake/mge_coreConfig.cmake"):
+    for name in (
+        "include/mge/plugin.h",
+        "include/mge/kernel.hpp",
+        "include/mge/runtime.hpp",
+        "cmake/mge_coreConfig.cmake",
+        "sources/runtime.cc",
+    ):
         assert f"mge/{name}" in names
     assert not [n for n in names if "__pycache__" in n or "/." in n]
     (native,) = (tmp_path / "mge").glob("_native*")

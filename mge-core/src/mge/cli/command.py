@@ -18,7 +18,8 @@ from ..debug import VARIABLES, debug, parse
 from ..errors import ArgumentError, DeviceError, FileFormatError, MgeError, PluginError
 from ..registry import call_hooks
 from ..threads import limit_threads
-from . import demo, doctor, environment, explain, infer, plugins
+from . import compile as compile_
+from . import demo, doctor, environment, explain, infer, new_backend, plugins
 
 # What a user mends by another command line.
 USAGE = (
@@ -42,12 +43,18 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
+    "compile": Command(
+        "make a plan file for C++ of a model file", compile_.add_arguments, compile_.run
+    ),
     "demo": Command("train a small network and check it", demo.add_arguments, demo.run),
     "doctor": Command("look for faults of this installation", doctor.add_arguments, doctor.run),
     "env": Command(
         "print versions, devices and settings", environment.add_arguments, environment.run
     ),
     "explain": Command("say how a model would run", explain.add_arguments, explain.run),
+    "new-backend": Command(
+        "write a plugin for a device", new_backend.add_arguments, new_backend.run
+    ),
     "plugins": Command("say which plugins work, and why not", plugins.add_arguments, plugins.run),
     "run": Command("run a model file over an array", infer.add_arguments, infer.run),
 }
