@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import mge
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,6 +16,7 @@ def blocks(path):
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md"])
 def test_code_of_page_runs(name, capsys):
+    mge.sync()  # what other tests left pending would be in the page's recording
     names = {}
     code = blocks(ROOT / name)
     assert code
