@@ -118,6 +118,14 @@ def rng(seed):
 
 
 @pytest.fixture(autouse=True)
+def _nothing_pending():
+    """Start each test with an empty recording: what an earlier test left held is not part of this one's graphs."""
+    mode, graph = sys.modules.get("mge.mode"), sys.modules.get("mge.graph")
+    if mode is not None and graph is not None:
+        graph.LOCAL.recording, graph.LOCAL.requested = graph.Recording(), None
+
+
+@pytest.fixture(autouse=True)
 def _seeds(request):
     """Seed mge's generator before each test; pytest-randomly does the same for random and numpy.random."""
     generator = sys.modules.get("mge.random")

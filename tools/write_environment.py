@@ -5,7 +5,7 @@ In: ``mge.debug.VARIABLES``. Out: the page. A test compares the two.
 
 from pathlib import Path
 
-from mge.debug import environment_table
+from mge.debug import VARIABLES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "environment.md"
 
@@ -19,7 +19,8 @@ Each is also a setting of `with mge.debug(...)`: the name without `MGE_`, in low
 
 def page() -> str:
     """Return the text of the page."""
-    return HEAD + environment_table()
+    rows = [f"| `{name}` | {v.default!r} | {v.effect} |" for name, v in VARIABLES.items()]
+    return HEAD + "\n".join(["| variable | default | effect |", "| --- | --- | --- |", *rows, ""])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from typing import Any
 from . import cache, functional, refdevice  # noqa: F401  registers the built-in device
 from .control import host_call
 from .debug import debug
-from .device import (
+from .device import set_default_device
+from .devices import (
     get_allocated_memory,
     get_default_device,
     get_device_count,
@@ -21,7 +22,6 @@ from .device import (
     get_reserved_memory,
     is_cuda_available,
     reset_max_memory_stats,
-    set_default_device,
 )
 from .dtype import DTYPES as _DTYPES
 from .errors import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import graph
 from .capture import capture
-from .errors import ArgumentError, DTypeError, TraceError, user_place
+from .errors import ArgumentError, DTypeError, ShapeError, TraceError, user_place
 from .grad import ACTIVE, Tape, gradient_nodes, gradients
 from .graph import Node
 from .mode import MANAGERS, MODE
@@ -297,7 +297,8 @@ class Function:
                     f"{type(self).__name__}: an input is a {type(x).__name__}; positional inputs must be tensors",
                     hint="pass other values to the constructor",
                 ).add_place(user_place())
-        made = self.forward(*[x.detach() for x in inputs])
+        plain = [x.detach() for x in inputs]
+        made = self.forward(*plain)
         several = isinstance(made, (tuple, list))
         results = list(made) if several else [made]
         if not ACTIVE and MODE.get().recording is None:
@@ -311,6 +312,12 @@ class Function:
                 raise ArgumentError(
                     f"{type(self).__name__}.backward returned {len(grads)} gradients for {len(inputs)} inputs"
                 ).add_place(user_place())
+            for k, (x, g) in enumerate(zip(inputs, grads)):
+                if g is not None and floats[k] and (g.shape, g.dtype) != (x.shape, x.dtype):
+                    raise ShapeError(
+                        f"{type(self).__name__}.backward: gradient {k} is {g._node.type}; "
+                        f"input {k} is {x._node.type}, and both must be the same"
+                    ).add_place(user_place())
             return tuple(
                 create.zeros_like(x) if g is None else g
                 for x, g, f in zip(inputs, grads, floats)
@@ -321,9 +328,19 @@ class Function:
         backward_graph, captured, _, _ = capture(
             backward, [r._node.type for r in results], device, f"{type(self).__name__}.backward"
         )
-        nodes = [*(x._node for x in inputs), *(r._node for r in results), *captured]
+        # What backward saved of the inputs and results is differentiable: the input itself, the result of this node.
+        inputs_by_node = {id(p._node): x._node for p, x in zip(plain, inputs)}
+        results_by_node = {id(r._node): k for k, r in enumerate(results)}
+        own = tuple(results_by_node.get(id(n), -1) for n in captured)
+        others = [inputs_by_node.get(id(n), n) for n, k in zip(captured, own) if k < 0]
+        nodes = [*(x._node for x in inputs), *(r._node for r in results), *others]
         attrs = OPS["custom"].normal_attrs(
-            {"backward": backward_graph, "inputs": len(inputs), "outputs": len(results)}
+            {
+                "backward": backward_graph,
+                "inputs": len(inputs),
+                "outputs": len(results),
+                "own": own,
+            }
         )
         outputs = record_nodes(
             OPS["custom"].signature([n.type for n in nodes], attrs, device), nodes

@@ -112,7 +112,9 @@ def _(rng):
 
 
 @op(base=True, name="custom")
-def _custom(*inps: Tensor, backward: Graph, inputs: int, outputs: int) -> Tensor:
+def _custom(
+    *inps: Tensor, backward: Graph, inputs: int, outputs: int, own: tuple[int, ...] = ()
+) -> Tensor:
     """Pass results on, with a gradient that the user defined.
 
     ``y = inps[inputs : inputs + outputs]``
@@ -125,6 +127,8 @@ def _custom(*inps: Tensor, backward: Graph, inputs: int, outputs: int) -> Tensor
         From the gradients of the results, then what it reads, to those of the inputs.
     inputs, outputs : int
         How many of ``inps`` are inputs and results.
+    own : tuple of int, default ()
+        For each value that ``backward`` reads: which result of this node it is, or -1 for the next of ``inps``.
 
     Returns
     -------
@@ -150,20 +154,22 @@ def _custom(*inps: Tensor, backward: Graph, inputs: int, outputs: int) -> Tensor
 
 
 @_custom.reference
-def _(*inps, backward, inputs, outputs):
+def _(*inps, backward, inputs, outputs, own):
     results = inps[inputs : inputs + outputs]
     return results[0] if outputs == 1 else tuple(results)
 
 
 @_custom.gradient
-def _(dy, y, *inps, backward, inputs, outputs):
-
+def _(dy, y, *inps, backward, inputs, outputs, own):
     dys = dy if isinstance(dy, tuple) else (dy,)
     results = inps[inputs : inputs + outputs]
     filled = [
         d if d is not None else create.zeros(r.shape, dtype=r.dtype) for d, r in zip(dys, results)
     ]
-    made = iter(inline(backward, [*filled, *inps[inputs + outputs :]]))
+    ys = y if isinstance(y, tuple) else (y,)
+    others = iter(inps[inputs + outputs :])
+    read = [ys[k] if k >= 0 else next(others) for k in own] if own else list(others)
+    made = iter(inline(backward, [*filled, *read]))
     return tuple(
         next(made) if i < inputs and x.dtype.is_float else None for i, x in enumerate(inps)
     )

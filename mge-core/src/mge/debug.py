@@ -191,9 +191,3 @@ class Debug:
 
 
 debug = Debug()
-
-
-def environment_table() -> str:
-    """Return the table of docs/environment.md."""
-    rows = [f"| `{name}` | {v.default!r} | {v.effect} |" for name, v in VARIABLES.items()]
-    return "\n".join(["| variable | default | effect |", "| --- | --- | --- |", *rows]) + "\n"

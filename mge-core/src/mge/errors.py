@@ -41,7 +41,7 @@ class MgeError(Exception):
 
     def __str__(self) -> str:
         lines = [super().__str__()]
-        place = self.place or _place_of(self.__traceback__)
+        place = self.place or place_of(self.__traceback__)
         if place:
             lines.append(f"  at: {place}")
         if self.hint:
@@ -136,7 +136,7 @@ def is_internal(code: CodeType) -> bool:
     return known
 
 
-def _place_of(traceback: TracebackType | None) -> str | None:
+def place_of(traceback: TracebackType | None) -> str | None:
     """Return ``file:line`` of the innermost frame outside mge that an error passed through."""
     place = None
     while traceback is not None:

@@ -263,18 +263,29 @@ def _has_nan(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
+def stop_at_nan(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise where a node made a NaN from inputs without one, under ``MGE_CHECK=3``.
+
+    Raises
+    ------
+    InternalError
+        Names the op and the user's line.
+    """
+    for array in outputs:
+        if array is not None and _has_nan(array) and not any(map(_has_nan, inputs)):
+            error = InternalError(
+                f"{node.sig.op.name} ({node.place}) made a NaN from inputs without one"
+            )
+            error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
+            raise error
+
+
 def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
     """Compare a step with ``ref``, and stop at the first NaN that its inputs do not hold."""
     node = plan.steps[number].slot.node
     sig = node.sig
     if debug.check >= 3:
-        for array in outputs:
-            if array is not None and _has_nan(array) and not any(map(_has_nan, inputs)):
-                error = InternalError(
-                    f"step {number} ({sig.op.name}, {node.place}) made a NaN from inputs without one"
-                )
-                error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
-                raise error
+        stop_at_nan(node, inputs, outputs)
     if sig.device.type != "ref" and sig.op.is_pure and sig.op._reference is not None:
         wanted = [np.empty(t.shape, t.dtype.dtype) for t in sig.types]
         BACKENDS["ref"].kernel(0, sig)(inputs, wanted, None)

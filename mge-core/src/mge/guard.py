@@ -15,9 +15,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .errors import is_internal
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+LARGEST_ARRAY_BYTES = (
+    1 << 20
+)  # a captured array up to this size is guarded by its elements, a larger one by identity
 LARGEST = 64  # elements of a container that is looked into
 _STANDARD = tuple({sys.prefix, sys.base_prefix})
 
@@ -105,6 +110,9 @@ def same_plain(a: Any, b: Any) -> bool:
     """Whether two plain values are of one type and equal, NaN included; or a container holds the same objects."""
     if type(b) is Elements:
         return b.are_in(a)
+    if isinstance(b, np.ndarray):
+        same = isinstance(a, np.ndarray) and (a.dtype, a.shape) == (b.dtype, b.shape)
+        return same and np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
     if type(a) is not type(b) or not is_plain(a):
         return False
     return a == b or (isinstance(a, float) and a != a and b != b)
@@ -253,6 +261,11 @@ class Watcher:
                 _guard_defaults(guards, function)
             for write in writes:
                 owner = owners[write.kind](write.name)
+                root = (
+                    look_up(owner, write._replace(attributes=()))[1] if owner is not None else None
+                )
+                if write.attributes and hasattr(root, "_node"):
+                    continue  # the .grad of a tensor is replayed
                 if owner is not None and (
                     not write.attributes or is_plain(look_up(owner, write)[1])
                 ):
@@ -303,9 +316,14 @@ def _holds(cell: types.CellType, value: Any) -> bool:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Whether an argument is an object of the user's whose attributes nobody else watches."""
+    """Whether an argument is an object of the user's whose attributes nobody else watches, or a Module.
+
+    A Module says when an attribute is set, but not when something inside the attribute's value changes.
+    """
     kinds = (types.FunctionType, types.MethodType, types.ModuleType, type)
-    return hasattr(value, "__dict__") and not isinstance(value, kinds) and not _is_watched(value)
+    if not hasattr(value, "__dict__") or isinstance(value, kinds):
+        return False
+    return not _is_watched(value) or hasattr(value, "named_parameters")
 
 
 def _is_watched(value: Any) -> bool:
@@ -326,6 +344,11 @@ def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
     found, root = look_up(owner, read._replace(attributes=()))
     if not found or isinstance(root, types.ModuleType) and not read.attributes:
         return
+    if isinstance(root, np.ndarray):  # its elements may change in place
+        content = root.copy() if root.nbytes <= LARGEST_ARRAY_BYTES else root
+        part = read._replace(attributes=())
+        guards[id(owner), part] = Guard(owner, part, content)
+        return
     value, count = root, 0
     for attribute in read.attributes:
         if hasattr(value, "_node") or isinstance(getattr(type(value), attribute, None), property):
@@ -336,6 +359,9 @@ def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
             break
         count += 1
     part = read._replace(attributes=read.attributes[:count])
+    if hasattr(root, "named_parameters") and read.kind == "argument":
+        _guard_inside_module(guards, owner, part, value)
+        return
     if is_plain(value) or (hasattr(value, "_node") and not isinstance(value, type)):
         guards[id(owner), part] = Guard(
             owner, part, value if isinstance(value, PLAIN) else _copied(value)
@@ -344,6 +370,17 @@ def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
         part = read._replace(attributes=())
         small = type(root) in (list, tuple, dict) and len(root) <= LARGEST
         guards[id(owner), part] = Guard(owner, part, Elements(root) if small else root)
+
+
+def _guard_inside_module(guards: dict[tuple, Guard], owner: Any, read: Read, value: Any) -> None:
+    """Guard what a Module's attribute holds where it can change without the Module being told."""
+    direct = len(read.attributes) <= 1 and isinstance(value, PLAIN)
+    if direct or _is_watched(value):
+        return
+    if is_plain(value):
+        guards[id(owner), read] = Guard(owner, read, _copied(value))
+    elif isinstance(value, np.ndarray) and value.nbytes <= LARGEST_ARRAY_BYTES:
+        guards[id(owner), read] = Guard(owner, read, value.copy())
 
 
 def _copied(value: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .debug import debug
 from .discovery import first_line
-from .errors import InternalError, OutOfMemory, PluginContractError
+from .errors import ArgumentError, InternalError, OutOfMemory, PluginContractError
 from .mode import MODE, changed
 from .registry import load
 
@@ -211,18 +211,22 @@ def current_strategy() -> str:
 
 
 @contextmanager
-def memory(strategy: str) -> Iterator[None]:
+def memory(strategy: str, **options: Any) -> Iterator[None]:
     """Use a memory strategy for plans made inside the block.
 
     Parameters
     ----------
     strategy : str
         ``"static"`` (one arena, best of several layouts), ``"naive"`` (as an allocator would), or a plugin's name.
+    **options
+        Of the strategy, as ``budget="2GB"``; the built-in ones take none.
 
     Raises
     ------
     PluginNotInstalled
         No installed strategy has that name.
+    ArgumentError
+        The strategy takes no such option.
 
     Examples
     --------
@@ -231,6 +235,8 @@ def memory(strategy: str) -> Iterator[None]:
     6.0
     """
     find_strategy(strategy)
+    if options:
+        raise ArgumentError(f'memory: strategy "{strategy}" takes no option {sorted(options)[0]!r}')
     with changed(memory=strategy):
         yield
 

@@ -47,6 +47,9 @@ _UFUNCS = {
     "subtract": "sub",
     "multiply": "mul",
     "power": "pow",
+    "floor_divide": "floor_div",
+    "remainder": "mod",
+    "arctan2": "atan2",
 }
 
 
@@ -165,10 +168,10 @@ class Operators:
         return self._assign(record_pair(_RIGHT_SHIFT, self, other))
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return record_pair(_EQUAL, self, other)
+        return False if other is None else record_pair(_EQUAL, self, other)  # type: ignore[return-value]
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return record_pair(_NOT_EQUAL, self, other)
+        return True if other is None else record_pair(_NOT_EQUAL, self, other)  # type: ignore[return-value]
 
     def __lt__(self, other: Any) -> Tensor:
         return record_pair(_LESS, self, other)

@@ -254,8 +254,9 @@ class _Builder:
         if len(kept) < len(slots):  # positions of events moved
             number = {s.node: i for i, s in enumerate(kept)}
             old = [s.node for s in slots]
-            kept = [s._replace(waits=tuple(sorted({number[n] for w in s.waits if (n := self._step_of(old[w])) in number})))
-                    for s in kept]  # fmt: skip
+            for i, s in enumerate(kept):
+                awaited = {number[n] for w in s.waits if (n := self._step_of(old[w])) in number}
+                kept[i] = s._replace(waits=tuple(sorted(awaited)))
         return kept, types
 
     def _step_of(self, node: Node) -> Node:

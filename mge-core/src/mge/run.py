@@ -21,7 +21,8 @@ from . import op as op_module
 from .cache import PLANS, Key
 from .debug import debug
 from .device import Buffer, Failure
-from .execute import NODE_WATCHERS, StepError, located
+from .errors import InternalError
+from .execute import NODE_WATCHERS, StepError, located, stop_at_nan
 from .grad import ACTIVE, saved_set
 from .graph import GET, LOCAL, Node, Recording, Signature
 from .memory import current_strategy
@@ -236,9 +237,9 @@ def _compute(
         if failure.overwritten:
             _poison(recording, plan, nodes, failure.error)
             raise failure.error from None
-        if not isinstance(failure.error, Exception) or not all(
-            t[0].op.is_pure for t in recording.tokens if type(t) is tuple
-        ):
+        if not isinstance(failure.error, Exception) or isinstance(failure.error, InternalError):
+            raise failure.error from None
+        if not all(t[0].op.is_pure for t in recording.tokens if type(t) is tuple):
             raise failure.error from None
         return interpret(
             nodes, recording.tokens, wanted
@@ -295,6 +296,8 @@ def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
         with sig.device.lock, np.errstate(all="ignore"):
             kernel, start = sig.device.kernel(sig), perf_counter_ns()
             kernel([b.array for b in inputs], [b.array for b in outputs], None)
+            if debug.check >= 3:
+                stop_at_nan(node, [b.array for b in inputs], [b.array for b in outputs])
             for watcher in NODE_WATCHERS:
                 watcher(sig, node, start, perf_counter_ns())
     except Exception as error:

@@ -347,13 +347,30 @@ def _used(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _refuse_overflow(data: Any, dtype: DType) -> None:
+    """Raise where Python numbers do not fit an integer dtype; an array's numbers wrap, as NumPy's do."""
+    array = np.asarray(data)
+    info = np.iinfo(dtype.dtype)
+    if (
+        array.size
+        and array.dtype.kind in "iufO"
+        and not ((array >= info.min) & (array <= info.max)).all()
+    ):
+        raise ArgumentError(
+            f"tensor: the data holds numbers from {array.min()} to {array.max()}; "
+            f"{dtype} holds {info.min} to {info.max}",
+            hint="a wider dtype",
+        ).add_place(user_place())
+
+
 def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     """Return a dense NumPy array of a dtype that mge knows, with the defaults for Python numbers."""
     if dtype is not None:
         dtype = as_dtype(dtype)
-        if isinstance(data, int) and dtype.is_integer:
-            return np.array(data, dtype.dtype)
-        return np.asarray(data).astype(dtype.dtype)
+        if dtype.is_integer and not hasattr(data, "dtype"):
+            _refuse_overflow(data, dtype)
+        with np.errstate(all="ignore"):
+            return np.asarray(data).astype(dtype.dtype)
     array = np.asarray(data)
     if array.dtype == np.float64:
         return array.astype(np.float32)

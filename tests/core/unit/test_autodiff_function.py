@@ -249,3 +249,62 @@ def test_an_op_without_a_gradient_says_so():
     with pytest.raises(UnsupportedError, match="max_trips"), manager:  # noqa: PT012
         (y,) = F.while_loop(lambda v: v.sum() < 10, lambda v: (v * 2,), [x])
         manager.backward(y)
+
+
+class _Square(Function):
+    def forward(self, x):
+        self.x = x
+        return x * x
+
+    def backward(self, dy):
+        return 2 * self.x * dy
+
+
+class _Exp(Function):
+    def forward(self, x):
+        self.y = F.exp(x)
+        return self.y
+
+    def backward(self, dy):
+        return self.y * dy
+
+
+@pytest.mark.parametrize("decorate", [lambda f: f, trace])
+@pytest.mark.parametrize(
+    ("function", "second"),
+    [
+        (lambda x: _Square()(x), lambda x: 2 * np.ones_like(x)),
+        (lambda x: _Square()(x) * x, lambda x: 6 * x),
+        (lambda x: _Exp()(x), np.exp),
+    ],
+)
+def test_saved_inputs_and_results_are_differentiable(decorate, function, second):
+    x = mge.tensor([1.0, 2.0])
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
+
+    def run():
+        with outer:
+            with inner:
+                inner.backward(F.sum(function(x)))
+            first, x.grad = x.grad, None
+            outer.backward(F.sum(first))
+        found, x.grad = x.grad, None
+        return found
+
+    np.testing.assert_allclose(decorate(run)().numpy(), second(np.array([1.0, 2.0])), rtol=1e-6)
+
+
+def test_a_gradient_of_a_wrong_shape_names_the_class():
+    class Wrong(Function):
+        def forward(self, x):
+            return x * 2
+
+        def backward(self, dy):
+            return dy.sum()
+
+    x = mge.tensor([1.0, 2.0])
+    with (
+        pytest.raises(mge.ShapeError, match=r"Wrong\.backward: gradient 0"),
+        GradManager().attach(x),
+    ):
+        Wrong()(x)

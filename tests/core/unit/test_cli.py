@@ -287,5 +287,10 @@ def test_control_c_ends_quietly(squares):
         if line.startswith("epoch 2"):
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     assert process.returncode == 130 and "Traceback" not in err

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mge
+import mge.functional as F
 import mge.module as M
 from mge import graph
 from mge.errors import ArgumentError, MgeError, ShapeError
@@ -361,3 +362,12 @@ def test_sequential_takes_names():
         M.Sequential({"forward": M.Identity()})
     with pytest.raises(ArgumentError, match="must be a Module"):
         M.Sequential(print)
+
+
+def test_an_error_in_a_users_forward_names_the_users_line():
+    class Net(M.Module):
+        def forward(self, x):
+            return F.conv2d(x, x)
+
+    with pytest.raises(mge.ShapeError, match=r"at: Net, .*test_module\.py:\d+"):
+        Net()(mge.tensor(np.ones((1, 2, 3))))

@@ -1,6 +1,7 @@
 """Traces: captured tensors count with their current values, and what the function changes is replayed."""
 
 import copy
+import functools
 import inspect
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import mge
 import mge.functional as F
+import mge.module as M
 from mge import autodiff
 from mge.errors import (
     MgeError,
@@ -421,3 +423,60 @@ def test_a_number_that_is_returned():
     for n, rate in ((1, 0.5), (7, 0.25)):
         made = traced(n, rate)
         assert [float(v) for v in made] == [n, rate, 2 * n + 1, rate / 4]
+
+
+def test_autocast_belongs_to_the_key():
+    function = trace(lambda x: F.matmul(x, x))
+    x = mge.tensor(np.ones((4, 4)))
+    assert function(x).dtype == "float32"
+    with mge.amp.autocast():
+        assert function(x).dtype == "float16"
+    assert function(x).dtype == "float32"
+
+
+def test_a_generator_made_inside_a_trace_goes_on(monkeypatch):
+    from mge.ops import generators
+
+    monkeypatch.setattr(generators, "_default_states", {})
+    noise = trace(lambda x: x + mge.random.uniform(size=(4,)))
+    drawn = [noise(mge.tensor([0.0])).numpy().tolist() for _ in range(3)]
+    assert drawn[0] != drawn[1] != drawn[2]
+
+
+def test_an_array_from_outside_is_guarded_by_its_elements():
+    array = np.zeros(1, np.float32)
+    function = trace(lambda x: x + array)
+    assert function(mge.tensor([1.0])).item() == 1
+    array[0] = 9
+    assert function(mge.tensor([1.0])).item() == 10
+
+
+def test_values_inside_a_modules_attributes_are_guarded():
+    class Options:
+        scale = 1.0
+
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.named, self.listed, self.options = {"z": 1.0}, [1.0], Options()
+
+        def forward(self, x):
+            return x * self.named["z"] + self.listed[0] + self.options.scale
+
+    net = Net()
+    function = trace(lambda x: net(x))
+    x = mge.tensor([1.0])
+    assert function(x).item() == 3
+    net.named["z"] = 2.0
+    assert function(x).item() == 4
+    net.listed[0] = 5.0
+    assert function(x).item() == 8
+    net.options.scale = 9.0
+    assert function(x).item() == 16
+
+
+def test_a_module_and_a_partial_can_be_traced():
+    net = M.Linear(2, 3)
+    x = mge.tensor(np.ones((1, 2)))
+    assert np.array_equal(trace(net)(x).numpy(), net(x).numpy())
+    assert trace(functools.partial(F.mul, x))(x).shape == (1, 2)

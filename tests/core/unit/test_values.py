@@ -411,3 +411,18 @@ def test_ops_with_a_size_record_and_give_a_count(counts):
         and positions.numpy()[:2].tolist() == [0, 2]
         and count.item() == 2
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"), [([300], "int8"), (300, "int8"), ([2**40], "int32"), ([-1], "uint8")]
+)
+def test_numbers_that_do_not_fit_an_integer_dtype_are_refused(data, dtype):
+    with pytest.raises(mge.ArgumentError, match="holds numbers from"):
+        mge.tensor(data, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "arctan2"])
+def test_a_numpy_function_of_an_array_and_a_tensor_gives_a_tensor(name):
+    made = getattr(np, name)(np.float32([5, -3]), mge.tensor([2.0, 2.0]))
+    assert isinstance(made, mge.Tensor)
+    assert np.array_equal(made.numpy(), getattr(np, name)(np.float32([5, -3]), np.float32([2, 2])))

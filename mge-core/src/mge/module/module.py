@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import graph
 from ..device import as_device
-from ..errors import ArgumentError, MgeError, UnsupportedError, user_place
+from ..errors import ArgumentError, MgeError, UnsupportedError, place_of, user_place
 from ..mode import MODE
 from ..tensor import ModuleBuffer, Parameter, Tensor
 from .loading import misfit, node_for
@@ -483,4 +483,5 @@ def _add_path(error: MgeError, module: Module, is_outermost: bool) -> None:
         path = next((name for name, found in module.named_modules() if found is inner), "")
         kind = type(inner).__name__
         where = f"{type(module).__name__}.{path} ({kind})" if path else kind
-        error.place = f"{where}, {error.place}" if error.place else where
+        place = error.place or place_of(error.__traceback__) or user_place()
+        error.place = f"{where}, {place}" if place else where

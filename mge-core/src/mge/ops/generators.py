@@ -15,6 +15,7 @@ import numpy as np
 from .. import op as op_module
 from ..dtype import uint64
 from ..errors import ArgumentError
+from ..mode import changed
 from .random import advance
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def default_state(device: Device | None = None) -> Tensor:
     with _lock:
         found = _default_states.get(device)
         if found is None:
-            found = _default_states[device] = make_state(_seed[0] if _seed else None, device)
+            with changed(recording=None):  # a trace that draws first does not own the generator
+                state = make_state(_seed[0] if _seed else None, device)
+            found = _default_states[device] = state
         return found
 
 

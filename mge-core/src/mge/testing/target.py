@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Device, as_device, get_default_device, is_free, set_default_device
+from ..device import Device, as_device, is_free, set_default_device
+from ..devices import get_default_device
 from ..errors import MgeError
 from ..op import OPS
 from .cases import Variant, admit, admitted, all_samples, sample, swept
