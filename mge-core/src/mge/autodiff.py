@@ -345,10 +345,5 @@ class Function:
         outputs = record_nodes(
             OPS["custom"].signature([n.type for n in nodes], attrs, device), nodes
         )
-        return (
-            outputs
-            if several and isinstance(outputs, tuple)
-            else (outputs,)
-            if several
-            else outputs
-        )
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return outputs if several else outputs[0]

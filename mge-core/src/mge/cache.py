@@ -19,15 +19,13 @@ from .graph import Graph, Node
 from .passes import optimise
 from .passes.prologue import split_prologue
 from .plan import Plan
+from .registry import BUILT_IN
 
 LIMIT_PLANS = 256
 LIMIT_BYTES = 1 << 30
 VARIANTS = 3  # of one structure, before the union of their outputs is compiled
 STEP_BYTES = 4096  # of Python objects for one step: node, storages, kernel, arrays
 SHAPES = 8  # sets of shapes of one structure, before a warning
-
-
-BUILT_IN = ("static", "naive")
 
 
 def _is_heavy(tokens: tuple) -> bool:
@@ -186,7 +184,7 @@ class PlanCache:
                 structure = self._structures[outer] = _Structure()
                 self._note_shapes(key.tokens)
                 self._evict()
-                if key.strategy in BUILT_IN and not _is_heavy(key.tokens):
+                if ("memory", key.strategy) in BUILT_IN and not _is_heavy(key.tokens):
                     structure.seen.add((key.wanted, key.donated))
                     return None
             else:

@@ -11,7 +11,6 @@ import sys
 from types import CodeType, FrameType, TracebackType
 
 _PACKAGE_FOLDER = __file__.rsplit("/", 1)[0] + "/"
-_INTERNAL_CODE: dict[CodeType, bool] = {}
 
 
 class MgeError(Exception):
@@ -119,28 +118,25 @@ class InternalError(MgeError, RuntimeError):
         self.hint = "this is a fault in mge; run again with MGE_CHECK=1 MGE_VIEW=fault.html and report that file"
 
 
-def is_internal(code: CodeType) -> bool:
-    """Whether a code object belongs to mge itself (not to the user)."""
-    known = _INTERNAL_CODE.get(code)
-    if known is None:
+class _InternalCode(dict[CodeType, bool]):
+    """Whether a code object belongs to mge itself (not to the user), worked out once for each."""
+
+    def __missing__(self, code: CodeType) -> bool:
         name = code.co_filename
-        known = (
-            name.startswith(_PACKAGE_FOLDER)
-            and "/mge/testing/" not in name
-            or name.startswith("<mge")
-        )
-        known = (
-            known or name == contextlib.__file__
-        )  # between a context manager of mge and the user's ``with``
-        _INTERNAL_CODE[code] = known
-    return known
+        of_mge = name.startswith(_PACKAGE_FOLDER) and "/mge/testing/" not in name
+        # contextlib's frames stand between a context manager of mge and the user's ``with``
+        known = self[code] = of_mge or name.startswith("<mge") or name == contextlib.__file__
+        return known
+
+
+INTERNAL_CODE = _InternalCode()
 
 
 def place_of(traceback: TracebackType | None) -> str | None:
     """Return ``file:line`` of the innermost frame outside mge that an error passed through."""
     place = None
     while traceback is not None:
-        if not is_internal(traceback.tb_frame.f_code):
+        if not INTERNAL_CODE[traceback.tb_frame.f_code]:
             place = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return place
@@ -149,7 +145,7 @@ def place_of(traceback: TracebackType | None) -> str | None:
 def user_frame(frame: FrameType | None = None) -> FrameType | None:
     """Return the innermost frame outside mge, looking outwards from ``frame``."""
     frame = frame or sys._getframe(1)
-    while frame is not None and is_internal(frame.f_code):
+    while frame is not None and INTERNAL_CODE[frame.f_code]:
         frame = frame.f_back
     return frame
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import is_internal
+from .errors import INTERNAL_CODE
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 LARGEST_ARRAY_BYTES = (
@@ -218,7 +218,7 @@ class Watcher:
                 code = frame.f_code
                 known = self._codes.get(code)
                 if known is None:
-                    known = self._codes[code] = not is_internal(code) and not _is_library(code)
+                    known = self._codes[code] = not INTERNAL_CODE[code] and not _is_library(code)
                 if known and not frame.f_globals.get("__name__", "").startswith("namedtuple_"):
                     self._note(frame)
 

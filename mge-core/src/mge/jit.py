@@ -90,9 +90,3 @@ def exclude_from_trace() -> Iterator[None]:
         return
     with changed(recording=None):
         yield
-
-
-def is_tracing() -> bool:
-    """Return whether a function is being traced now."""
-    recording = MODE.get().recording
-    return recording is not None and recording.owner.traces

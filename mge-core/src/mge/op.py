@@ -15,7 +15,7 @@ import numpy as np
 
 from .arguments import Arguments, promoted_types
 from .dtype import as_dtype
-from .errors import ArgumentError, DeviceError, DTypeError, MgeError, is_internal, user_place
+from .errors import INTERNAL_CODE, ArgumentError, DeviceError, DTypeError, MgeError, user_place
 from .graph import LOCAL, Node, Number, Recording, Signature, get_signature, leaf_signature
 from .mode import MODE
 from .types import Type
@@ -23,7 +23,6 @@ from .types import Type
 OPS: dict[str, Op] = {}
 _getframe = sys._getframe
 _new = object.__new__
-_internal: dict[Any, bool] = {}
 
 tensor_class: Any = None  # set by tensor.py
 
@@ -284,13 +283,8 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
 def _append(recording: Recording, sig: Signature, nodes: tuple[Node, ...], token: tuple) -> Any:
     """Add the node of a call to a recording; return its outputs as tensors."""
     frame = _getframe(2)
-    while (internal := _internal.get(frame.f_code)) is not False:
-        if internal is None:
-            _internal[frame.f_code] = is_internal(frame.f_code)
-        elif frame.f_back is None:
-            break
-        else:
-            frame = frame.f_back
+    while INTERNAL_CODE[frame.f_code] and frame.f_back is not None:
+        frame = frame.f_back
     node = Node(sig, nodes, sig.type, None, frame.f_code, frame.f_lasti)
     tokens = recording.tokens
     position = recording.index[node] = len(tokens)

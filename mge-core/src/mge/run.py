@@ -189,8 +189,8 @@ def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
         return
     try:
         values = _compute(recording, nodes, wanted, donated)
-    except BaseException as error:
-        _undo(recording, error)
+    except BaseException:
+        _undo(recording)
         raise
     history = set(kept)
     for i in wanted:
@@ -206,11 +206,11 @@ def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
             node.inputs = ()
     failed = [values[i] for i in wanted if values[i].__class__ is Failure]
     if failed:
-        _undo(recording, failed[0].error)
+        _undo(recording)
         raise failed[0].error
 
 
-def _undo(recording: Recording, error: BaseException) -> None:
+def _undo(recording: Recording) -> None:
     """Give each handle that was rebound, and has no value now, the last value that it had."""
     for ref, before in recording.rebinds.values():
         handle = ref()
@@ -235,7 +235,7 @@ def _compute(
         results = plan.run([nodes[i] for i in plan.leaves])
     except StepError as failure:
         if failure.overwritten:
-            _poison(recording, plan, nodes, failure.error)
+            _poison(plan, nodes, failure.error)
             raise failure.error from None
         if not isinstance(failure.error, Exception) or isinstance(failure.error, InternalError):
             raise failure.error from None
@@ -248,7 +248,7 @@ def _compute(
     return {i: by_position[i] for i in wanted}
 
 
-def _poison(recording: Recording, plan: Any, nodes: list[Node], error: BaseException) -> None:
+def _poison(plan: Any, nodes: list[Node], error: BaseException) -> None:
     """After a failure while old values were being overwritten: those values are lost, and reading them says why."""
     for i in plan.donated:
         nodes[i].buffer = Failure(error)

@@ -1,7 +1,5 @@
 """What a loaded model computes, its state, its gradients, and wrong calls."""
 
-import io
-
 import numpy as np
 import pytest
 
@@ -12,48 +10,9 @@ from mge.autodiff import GradManager
 from mge.debug import debug
 from mge.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from mge.jit import trace
-from mge.modelfile import load_model
 from mge.optimizer import SGD
 from mge.tensor import tensor
-
-
-def dumped(function, **options):
-    """Return the loaded form of a traced function that has run."""
-    file = io.BytesIO()
-    function.dump(file, **options)
-    file.seek(0)
-    return load_model(file)
-
-
-def bits(x):
-    return np.asarray(x.numpy()).tobytes()
-
-
-class Net(M.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = M.Conv2d(3, 4, 3)
-        self.bn = M.BatchNorm2d(4)
-        self.fc = M.Linear(16, 5)
-
-    def forward(self, x):
-        return self.fc(F.flatten(F.relu(self.bn(self.conv(x))), 1))
-
-
-@pytest.fixture
-def images(rng):
-    return lambda n: tensor(rng.normal(size=(n, 3, 4, 4)))
-
-
-@pytest.fixture
-def doubled():
-    @trace
-    def doubled(x):
-        return x * 2
-
-    doubled(tensor([[1.0, 2.0]]))
-    return doubled
-
+from tests.core.unit.model_files import Net, bits, dumped
 
 # Effects.
 

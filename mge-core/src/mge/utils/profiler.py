@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, Self
 
-from ..errors import ArgumentError, FileFormatError, is_internal, line_of, user_place
+from ..errors import INTERNAL_CODE, ArgumentError, FileFormatError, line_of, user_place
 from ..execute import NODE_WATCHERS, WATCHERS
 from ..graph import Node, Signature, current_recording
 from ..plan import Plan
@@ -211,7 +211,7 @@ class Profiler(ContextDecorator):
             return ()
         found, frame = [], sys._getframe(1)
         while frame is not None:
-            if not is_internal(frame.f_code):
+            if not INTERNAL_CODE[frame.f_code]:
                 found.append(
                     f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
                 )
