@@ -59,12 +59,7 @@ globals().update(_DTYPES)
 _MODULES = (
     "amp autodiff config data dtr functional jit module optimizer plugin random utils".split()
 )  # imported on first use
-_PLUGIN_MODULES = {
-    "distributed": "mge-distributed",
-    "hub": "mge-vision",
-    "quantization": "mge-quant",
-    "vision": "mge-vision",
-}
+_PLUGIN_MODULES = ("distributed", "hub", "quantization", "vision")  # from plugins, if installed
 
 __all__ = [
     "ArgumentError", "DTypeError", "DeviceError", "FileFormatError", "InternalError", "MgeError", "OutOfMemory",
@@ -86,11 +81,6 @@ cache.show = _show  # the page of MGE_VIEW is loaded with the first plan that it
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLUGIN_MODULES:
-        raise PluginNotInstalled(
-            f"mge.{name} was asked for, and no installed plugin offers it",
-            hint=f"pip install {_PLUGIN_MODULES[name]}",
-        )
-    if name in _MODULES:
+    if name in _MODULES or name in _PLUGIN_MODULES:
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module 'mge' has no attribute {name!r}")

@@ -271,6 +271,7 @@ def compile_graph(
         if prologue is None:
             prologue = _PROLOGUES[key] = Prologue(first, strategy)
     debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
+    debug.log(4, str(plan))
     if debug.view:
         show(stages, plan, prologue.plan if prologue is not None else None)
     donated = tuple(leaves[i] for i in plan.overwrites)

@@ -22,6 +22,7 @@ class Variable(NamedTuple):
     kind: type
     default: object
     effect: str
+    most: int | None = None
 
 
 VARIABLES: dict[str, Variable] = {
@@ -31,12 +32,14 @@ VARIABLES: dict[str, Variable] = {
     "MGE_DEBUG": Variable(
         int,
         0,
-        "1 devices, plans and re-traces; 2 each step: kernel, ns, bytes; 3 graph after each pass; 4 all",
+        "1 devices, plans and re-traces; 2 each step: kernel, ns, bytes; 3 graph after each pass; 4 plans as text",
+        most=4,
     ),
     "MGE_CHECK": Variable(
         int,
         0,
         "1 verify the graph after each pass; 2 run each step on `ref` too and compare; 3 guard bytes, NaN stop",
+        most=3,
     ),
     "MGE_VIEW": Variable(
         str, "", "file: write an HTML page with graph, passes, plan and memory over time"
@@ -79,17 +82,22 @@ def parse(name: str, text: str) -> object:
     ArgumentError
         The text is of the wrong kind; names the variable.
     """
-    kind = VARIABLES[name].kind
+    kind, _, effect, most = VARIABLES[name]
     if kind is str:
         return text
     word = text.strip().lower()
     words = {"0": 0, "1": 1, "false": 0, "true": 1, "off": 0, "on": 1, "": 0}
     try:
-        return kind(words[word]) if word in words or kind is bool else int(word)
+        number = kind(words[word]) if word in words or kind is bool else int(word)
+        if number < 0 or (most is not None and number > most):
+            raise ValueError
+        return number
     except (KeyError, ValueError):
+        rule = (
+            "0 or 1" if kind is bool else f"0 to {most}" if most else "a whole number, not below 0"
+        )
         raise ArgumentError(
-            f"environment: {name} is {text!r}; it must be {'a whole number' if kind is int else '0 or 1'}",
-            hint=VARIABLES[name].effect,
+            f"environment: {name} is {text!r}; it must be {rule}", hint=effect
         ) from None
 
 

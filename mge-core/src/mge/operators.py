@@ -224,6 +224,10 @@ class Operators:
             *[i.numpy() if isinstance(i, Operators) else i for i in inputs], **options
         )
 
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        # NumPy's functions that are no ufuncs (np.sum, np.concatenate) work on the values, too.
+        return function(*_arrays(inputs), **_arrays(options))
+
     def astype(self, dtype: Any) -> Tensor:
         """Return the tensor with its elements converted to another dtype."""
         dtype = as_dtype(dtype)
@@ -298,3 +302,12 @@ class Operators:
     def clip(self, lower: Any = None, upper: Any = None) -> Tensor:
         """Return the elements limited to a range."""
         return _CLIP(self, lower, upper)
+
+
+def _arrays(tree: Any) -> Any:
+    """Return nested arguments with the values of tensors in their places."""
+    if isinstance(tree, Operators):
+        return tree.numpy()
+    if isinstance(tree, dict):
+        return {name: _arrays(value) for name, value in tree.items()}
+    return type(tree)(map(_arrays, tree)) if type(tree) in (list, tuple) else tree

@@ -22,7 +22,8 @@ def public_modules():
     if not is_there("mge"):
         return
     yield "mge"
-    for name in sorted(set(layers()[-1]) - {"cli"}):
+    provided = importlib.import_module("mge")._PLUGIN_MODULES  # by other packages
+    for name in sorted(set(layers()[-1]) - {"cli", *provided}):
         name = f"mge.{name}"
         if is_there(name):
             yield name

@@ -1,5 +1,6 @@
 """``mge plugins`` and ``mge doctor``, in processes of their own."""
 
+import csv
 import json
 
 import pytest
@@ -37,6 +38,27 @@ def test_list_imports_nothing(bad):
     assert {found[n] for n in ("crash", "hang", "gone", "toy")} == {("found", "")}
     text = bad.mge("plugins", "list").stdout
     assert text.splitlines()[0].split() == ["NAME", "KIND", "PACKAGE", "VERSION", "STATE", "NOTE"]
+
+
+def test_strict_list_fails_where_a_plugin_is_broken(site):
+    site.add_toy()
+    assert site.mge("plugins", "list", "--strict").returncode == 0
+    site.add("mge-bad", {"mge.backends": {"bad": "mge_bad:B"}}, {"mge_bad": "1 / 0"})
+    assert site.mge("plugins", "list").returncode == 0
+    assert site.mge("plugins", "list", "--strict").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [('{"trust": "L4"}', "L4"), ('{"trust": "best"}', ""), ("{", ""), ("[]", "")]
+)
+def test_list_says_what_conformance_a_package_states(site, text, level):
+    site.add("mge-kit", {"mge.backends": {"kit": "mge_kit.backend:B"}})
+    (site.path / "mge_kit").mkdir()
+    (site.path / "mge_kit" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (site.path / "mge_kit" / "conformance.json").write_text(text)
+    _, facts = site.plugins()
+    assert [p["conformance"] for p in facts["plugins"] if p["name"] == "kit"] == [level]
+    assert ("states conformance L4" in site.mge("plugins").stdout) == bool(level)
 
 
 def test_check_survives_a_crash_and_a_hang(bad):
@@ -100,6 +122,10 @@ def test_ops_and_why_tell_what_a_device_does(site):
     rows = {r["op"]: r for r in facts["ops"]}
     assert rows["add"]["accepted"] == rows["add"]["samples"]
     assert rows["tan"]["refused"] == ["no kernel; runs on ref"]
+    lines = list(csv.DictReader(site.mge("plugins", "ops", "toy", "--csv").stdout.splitlines()))
+    assert [(r["op"], int(r["accepted"]), r["refused"]) for r in lines] == [
+        (r["op"], r["accepted"], " | ".join(r["refused"])) for r in facts["ops"]
+    ]
     _, facts = site.plugins("why", "tan", "--device", "toy:0", "--dtype", "float16")
     assert {u["answer"] for u in facts["uses"]} == {"no kernel; runs on ref"}
     assert "f16" in facts["uses"][0]["use"]

@@ -30,16 +30,16 @@ def traced(function, *arrays):
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_each_variable_is_read_from_the_environment(name, monkeypatch):
-    kind, default, effect = VARIABLES[name]
+    kind, default, effect, most = VARIABLES[name]
     setting = name.removeprefix("MGE_").lower()
     monkeypatch.delenv(name, raising=False)
     assert getattr(Debug(), setting) == default and isinstance(default, kind) and effect
     text, value = SAMPLES[kind]
     monkeypatch.setenv(name, text)
     assert getattr(Debug(), setting) == value
-    if kind is not str:
-        monkeypatch.setenv(name, "maybe")
-        with pytest.raises(ArgumentError, match=f"{name} is 'maybe'"):
+    for wrong in () if kind is str else ("maybe", "-1", str((most or 1) + 1) if most else "2.5"):
+        monkeypatch.setenv(name, wrong)
+        with pytest.raises(ArgumentError, match=f"{name} is '{wrong}'"):
             Debug()
 
 

@@ -7,6 +7,8 @@ After ``options``; before ``doctor``.
 from __future__ import annotations
 
 import argparse
+import csv
+import importlib.util
 import json
 import platform
 import re
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "py311-x86-vision; core stands for none",
     )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    verbs.add_parser("list", parents=[common], help="all plugins; imports none (the default)")
+    listed = verbs.add_parser(
+        "list", parents=[common], help="all plugins; imports none (the default)"
+    )
+    listed.add_argument(
+        "--strict", action="store_true", help="load each as check does; fail if one is broken"
+    )
     show = verbs.add_parser("show", parents=[common], help="load one and print all about it")
     show.add_argument("name", metavar="NAME")
     show.add_argument("--kind", choices=registry.KINDS, help="where several have the name")
@@ -62,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--timeout", type=float, default=SECONDS, metavar="SECONDS")
     ops = verbs.add_parser("ops", parents=[common], help="the ops that a device has kernels for")
     ops.add_argument("name", metavar="NAME", help="a device, or an op library")
+    ops.add_argument("--csv", action="store_true", help="print comma-separated values")
     why = verbs.add_parser("why", parents=[common], help="why an op runs where it does")
     why.add_argument("op", metavar="OP")
     for verb in (ops, why):
@@ -78,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     facts, status = _VERBS[verb](arguments)
     if arguments.json:
         print(json.dumps({"schema": SCHEMA, **facts}, indent=2))
+    elif getattr(arguments, "csv", False):
+        _write_csv(facts)
     else:
         print(_TEXTS[verb](facts))
     return status
@@ -87,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    return {"plugins": _built_in() + [facts_of(p) for p in registry.plugins()], **_malformed()}, 0
+    strict, malformed = getattr(arguments, "strict", False), _malformed()
+    listed = [check(p) if strict else facts_of(p) for p in registry.plugins()]
+    broken = [p for p in listed if p["state"] in ("failed", "incompatible")]
+    status = int(strict and bool(broken or malformed["malformed"]))
+    return {"plugins": _built_in() + listed, **malformed}, status
 
 
 def _show(arguments: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -190,7 +205,21 @@ def _expect(arguments: argparse.Namespace) -> int:
 def facts_of(plugin: Plugin) -> dict[str, Any]:
     """Return what is known of a plugin; loads nothing."""
     names = ("name", "kind", "package", "version", "value", "state", "reason")
-    return {name: getattr(plugin, name) for name in names} | {"seconds": round(plugin.seconds, 4)}
+    facts = {name: getattr(plugin, name) for name in names} | {"seconds": round(plugin.seconds, 4)}
+    return facts | ({"conformance": _claimed(plugin)} if plugin.kind == "backend" else {})
+
+
+def _claimed(plugin: Plugin) -> str:
+    """Return the trust level in the ``conformance.json`` that a backend's package holds, as ``"L4"``, or nothing."""
+    top = re.split(r"[.:]", plugin.value)[0]
+    try:
+        spec = importlib.util.find_spec(top)
+        folders = (spec.submodule_search_locations if spec is not None else None) or ()
+        files = [p for p in (Path(f, "conformance.json") for f in folders) if p.is_file()]
+        level = json.loads(files[0].read_text(encoding="utf-8"))["trust"] if files else ""
+    except (OSError, ValueError, KeyError, TypeError, ImportError):
+        return ""
+    return level if isinstance(level, str) and re.fullmatch(r"L\d", level) else ""
 
 
 def _built_in() -> list[dict[str, Any]]:
@@ -289,13 +318,18 @@ def _answers(op: Op, device: Any, dtype: str) -> Iterator[tuple[Signature, str]]
 def _plugin_table(facts: dict[str, Any]) -> str:
     rows = [("NAME", "KIND", "PACKAGE", "VERSION", "STATE", "NOTE")]
     rows += [
-        (p["name"], p["kind"], p["package"], p["version"] or "-", p["state"], p["reason"])
+        (p["name"], p["kind"], p["package"], p["version"] or "-", p["state"], _note(p))
         for p in facts["plugins"]
     ]
     broken = [
         f"unreadable metadata: {m['package']}: {m['reason']}" for m in facts.get("malformed", ())
     ]
     return "\n".join([table(rows), *broken])
+
+
+def _note(plugin: dict[str, Any]) -> str:
+    claimed = plugin.get("conformance")
+    return "; ".join(filter(None, (plugin["reason"], claimed and f"states conformance {claimed}")))
 
 
 def _show_text(facts: dict[str, Any]) -> str:
@@ -320,6 +354,16 @@ def _ops_text(facts: dict[str, Any]) -> str:
     ]
     whole = sum(r["accepted"] == r["samples"] for r in facts["ops"])
     return f"{table(rows, right=(1, 2))}\n{facts['device']}: {whole} of {len(facts['ops'])} ops, {facts['dtype']}"
+
+
+def _write_csv(facts: dict[str, Any]) -> None:
+    """Print what ``ops`` found, a line for each op."""
+    rows = facts["ops"] if "device" in facts else [{"op": name} for name in facts["ops"]]
+    columns = ("op", "base", "samples", "accepted", "refused") if "device" in facts else ("op",)
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(row | ({"refused": " | ".join(row["refused"])} if "refused" in row else {}))
 
 
 def _why_text(facts: dict[str, Any]) -> str:

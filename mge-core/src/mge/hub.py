@@ -1,0 +1,9 @@
+"""``mge.hub``: Models by name.
+
+In: the package mge-vision, where it is installed. Out: its own module; the error says what to install.
+After ``extras``.
+"""
+
+from .extras import provide
+
+provide(__name__, "mge-vision", "hub")
