@@ -1,4 +1,4 @@
-"""Modules of ``mge`` that plugins offer: ``quantization``, ``vision``, ``hub``, ``distributed``.
+"""Modules that plugins offer under MegEngine's names, as ``mge.vision``.
 
 In: the name of such a module, the package that has it. Out: the package's own module, under both names.
 Before ``quantization``, ``vision``, ``hub`` and ``distributed``, which call it and hold nothing else.
