@@ -1,0 +1,178 @@
+"""Fused loops: the language, what the pass puts into loops, and equal values for random graphs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mge
+import mge.functional as F
+from mge import device as device_module
+from mge.debug import debug
+from mge.errors import ArgumentError
+
+from .standin import check, counted, device, recorded
+
+loops = pytest.importorskip("mge_x86.loops", reason="the plugin mge-x86 is not installed")
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setattr(device_module, "_default", [device()])
+    with debug(check=1):
+        yield
+
+
+def draw(*shape, seed=0):
+    return mge.tensor(np.random.default_rng(seed).normal(size=shape).astype("float32"))
+
+
+def programs(graph):
+    return [dict(n.sig.attrs)["program"] for n in graph.nodes if n.sig.op.name == "x86::chain"]
+
+
+def fused(function):
+    """Return the loops of a function's graph after all passes, once its values are those of the plain graph."""
+    graph, values = recorded(function)
+    optimised = check(graph, values)
+    return programs(optimised), optimised
+
+
+def test_a_loop_reads_back_from_its_text():
+    loop = loops.Loop(4, 8)
+    x, a, r = loop.input("full"), loop.input("column"), loop.input("full", True)
+    y = loop.add("where", r, loop.add("mul", x, a), 0.1)
+    loop.stores = [y, loop.add("sum", y), loop.add("less", y, x) + " bool"]
+    again = loops.parse(str(loop))
+    assert str(again) == str(loop) and again.kinds == loop.kinds
+    assert loop.add("mul", x, a) == "v0"  # an equal step is taken once
+    arrays = [np.ones((4, 8)), np.arange(8.0), np.arange(32).reshape(4, 8) % 2 > 0]
+    for one, other in zip(loop.run(arrays), again.run(arrays)):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it stores nothing"),
+        ("loop 2 x 2\nx0 full", "it stores nothing"),
+        ("x0 full\nstore x0", "line 1 is 'x0 full'"),
+        ("loop 2 x 2\nx1 full\nstore x1", "inputs are numbered from x0"),
+        ("loop 2 x 2\nx0 large\nstore x0", "of kind full, row, column, scalar"),
+        ("loop 2 x 2\nx0 full\nv0 = nonsense x0\nstore v0", "there is no such step"),
+        ("loop 2 x 2\nx0 full\nv0 = add x0\nstore v0", "add takes 2"),
+        (
+            "loop 2 x 2\nx0 full\nv0 = add x0 v1\nstore v0",
+            "could not convert string to float: 'v1'",
+        ),
+        ("loop 2 x 2\nx0 full\nv1 = neg x0\nstore v1", "values are numbered from v0"),
+        ("loop 2 x 2\nx0 column\nstore x0", "only values of kind full or row are stored"),
+        ("loop 2 x 2\nx0 row\nv0 = sum x0\nstore v0", "only what differs along a row is reduced"),
+        ("loop 2 x 2\nloop 2 x 2\nx0 full\nstore x0", "line 2"),
+    ],
+)
+def test_a_wrong_text_names_its_line(text, problem):
+    with pytest.raises(ArgumentError, match=problem):
+        loops.parse(text)
+
+
+def test_a_layer_norm_after_gelu_is_one_loop():
+    x, res, a, b = draw(6, 40), draw(6, 40, seed=1), draw(40, seed=2), draw(40, seed=3)
+    found, graph = fused(lambda: [F.layer_norm(F.gelu(x * a + b) + res, 40)])
+    assert len(found) == 1 and found[0].startswith("loop 6 x 40\n")
+    assert counted(graph)["x86::chain"] == 1 and "layer_norm" not in counted(graph)
+
+
+def test_softmax_of_scaled_and_masked_scores_is_one_loop():
+    x, mask = draw(2, 3, 4, 5), mge.tensor(draw(2, 3, 4, 5, seed=1).numpy() > 0)
+    found, _ = fused(lambda: [F.softmax(F.where(mask, x * 0.5, x - 9.0), axis=-1)])
+    assert len(found) == 1 and found[0].startswith("loop 24 x 5\n") and "bool" in found[0]
+
+
+def test_one_op_stays_as_it_is():
+    x = draw(4, 5)
+    assert fused(lambda: [F.exp(x)])[0] == []
+
+
+def test_a_path_through_another_op_splits_a_loop():
+    x, w = draw(4, 4), draw(4, 4, seed=1)
+
+    def function():
+        y = F.exp(x * 2.0)
+        return [y + F.matmul(y, w) * y]
+
+    found, graph = fused(function)
+    assert len(found) == 2 and graph.nodes
+
+
+def test_a_row_that_broadcasts_as_a_column_is_no_row():
+    x = draw(5, 5)
+    found, _ = fused(lambda: [x * 2.0 - F.sum(x * 2.0, axis=1)])  # (5,) lies along the columns
+    assert all("sum" not in text or "sub" not in text for text in found)
+
+
+def test_values_that_others_read_leave_the_loop():
+    x, w = draw(3, 4), draw(4, 2, seed=1)
+
+    def function():
+        y = F.relu(x + 1.0)
+        return [F.matmul(y, w), F.exp(y * 2.0)]
+
+    found, _ = fused(function)
+    assert len(found) == 1 and found[0].endswith("store v1, v3")
+
+
+SHAPES = [(4, 6), (4, 1), (6,), (1, 6), ()]
+UNARY = [
+    F.exp,
+    F.tanh,
+    F.abs,
+    F.sigmoid,
+    F.relu,
+    F.square,
+    lambda x: -x,
+    lambda x: F.clip(x, -1, 1),
+]
+BINARY = [F.add, F.sub, F.mul, F.maximum, F.minimum, lambda x, y: F.where(x > y, x, y * 2.0)]
+REDUCED = [
+    lambda x: F.sum(x, axis=-1, keepdims=True), lambda x: F.mean(x, axis=1, keepdims=True),
+    lambda x: F.max(x, axis=1, keepdims=True), lambda x: F.softmax(x, axis=1),
+    lambda x: F.expand_dims(F.sum(x, axis=1), 1), lambda x: F.layer_norm(x, x.shape[-1], False),
+    lambda x: F.sum(x, axis=0, keepdims=True), lambda x: F.matmul(x, F.broadcast_to(x[:1, :1], (x.shape[1],) * 2)),
+]  # fmt: skip
+
+
+@st.composite
+def functions(draw_):
+    """Random functions of five tensors whose shapes broadcast to (4, 6)."""
+    steps = draw_(
+        st.lists(
+            st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
+            min_size=2,
+            max_size=14,
+        )
+    )
+    kept = draw_(st.integers(1, 3))
+
+    def function(inputs):
+        values = list(inputs)
+        for kind, first, second in steps:
+            x, y = values[first % len(values)], values[second % len(values)]
+            if kind % 3 == 0:
+                made = UNARY[kind // 3 % len(UNARY)](x)
+            elif kind % 3 == 1 or x.shape != (4, 6):
+                made = BINARY[kind // 3 % len(BINARY)](x, y)
+            else:
+                made = REDUCED[kind // 3 % len(REDUCED)](x)
+            values.append(F.clip(made, -5.0, 5.0))
+        return values[-kept:]
+
+    return function
+
+
+@settings(max_examples=60, deadline=None)
+@given(functions())
+def test_random_graphs_keep_their_values(function):
+    inputs = [draw(*shape, seed=i) for i, shape in enumerate(SHAPES)]
+    graph, values = recorded(lambda: function(inputs))
+    check(graph, values)
