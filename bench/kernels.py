@@ -1,12 +1,11 @@
 """The speed of single kernels of device x86, beside NumPy and beside what the machine can do.
 
-In: nothing; it needs mge-x86. Out: a line a kernel: GB/s or GFLOP/s, the share of the roof, and NumPy's figure.
+In: nothing; it needs mge-x86. Out: a line a kernel: GB/s, NumPy's figure, and that of a copy. `gemm.py` has products.
 
     python bench/kernels.py [--json] [--only transpose] [--rounds 15] [--threads 1]
 
-GB/s counts each byte of the inputs and the output once. The roof is a copy of as many bytes, and for products the
-fused multiply-adds of one core, both measured here by kernels of their own. Figures are the best of the rounds, in CPU
-time with one thread, since other processes may use the machine.
+GB/s counts each byte of the inputs and the output once; the roof is a copy that moves as many. Figures are the best of
+the rounds, in CPU time with one thread, since other processes may use the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SMALL, LARGE = (64, 64), (4096, 4096)  # 16 KiB: in the first cache; 64 MiB: in 
 
 
 def rows(rng: np.random.Generator) -> list[tuple]:
-    """Return (label, op, arrays, attributes, NumPy's function, flops or None for bytes)."""
+    """Return (label, op, arrays, attributes, NumPy's function or None)."""
 
     def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
         return rng.normal(size=shape).astype(dtype)
@@ -33,26 +32,29 @@ def rows(rng: np.random.Generator) -> list[tuple]:
     for size in (SMALL, (512, 1024), LARGE):
         x, y, name = normal(*size), normal(*size), f"{size[0]}x{size[1]}"
         made += [
-            (f"add {name}", "add", (x, y), {}, np.add, None),
-            (f"relu {name}", "relu", (x,), {}, lambda a: np.maximum(a, 0), None),
+            (f"add {name}", "add", (x, y), {}, np.add),
+            (f"relu {name}", "relu", (x,), {}, lambda a: np.maximum(a, 0)),
         ]
     x, y = normal(512, 1024), normal(512, 1024)
     made += [
-        ("add scalar", "add", (x, normal()), {}, np.add, None),
-        ("add row", "add", (x, normal(1024)), {}, np.add, None),
-        ("add column", "add", (x, normal(512, 1)), {}, np.add, None),
-        ("add channels NCHW", "add", (normal(8, 64, 28, 28), normal(64, 1, 1)), {}, np.add, None),
-        ("add channels NHWC", "add", (normal(8, 28, 28, 64), normal(64)), {}, np.add, None),
-        ("add float16", "add", (x.astype("float16"), y.astype("float16")), {}, np.add, None),
-        ("add int8", "add", (x.astype("int8"), y.astype("int8")), {}, np.add, None),
-        ("where", "where", (x > 0, x, y), {}, np.where, None),
-        ("less", "less", (x, y), {}, np.less, None),
-        ("cast to float16", "cast", (x,), {"dtype": "float16"}, lambda a: a.astype("float16"), None),
-        ("cast from uint8", "cast", (x.astype("uint8"),), {"dtype": "float32"}, lambda a: a.astype("float32"), None),
+        ("add scalar", "add", (x, normal()), {}, np.add),
+        ("add row", "add", (x, normal(1024)), {}, np.add),
+        ("add column", "add", (x, normal(512, 1)), {}, np.add),
+        ("add channels NCHW", "add", (normal(8, 64, 28, 28), normal(64, 1, 1)), {}, np.add),
+        ("add channels NHWC", "add", (normal(8, 28, 28, 64), normal(64)), {}, np.add),
+        ("add float16", "add", (x.astype("float16"), y.astype("float16")), {}, np.add),
+        ("add int8", "add", (x.astype("int8"), y.astype("int8")), {}, np.add),
+        ("where", "where", (x > 0, x, y), {}, np.where),
+        ("less", "less", (x, y), {}, np.less),
+        ("cast to float16", "cast", (x,), {"dtype": "float16"}, lambda a: a.astype("float16")),
+        ("cast from uint8", "cast", (x.astype("uint8"),), {"dtype": "float32"}, lambda a: a.astype("float32")),
     ]  # fmt: skip
     for op in ("exp", "log", "tanh", "sin", "sqrt"):
-        made.append((op, op, (np.abs(x),), {}, getattr(np, op), None))
-    made += [(op, op, (x,), {}, None, None) for op in ("sigmoid", "silu", "gelu", "erf", "softplus", "expm1", "log1p")]
+        made.append((op, op, (np.abs(x),), {}, getattr(np, op)))
+    made += [
+        (op, op, (x,), {}, None)
+        for op in ("sigmoid", "silu", "gelu", "erf", "softplus", "expm1", "log1p")
+    ]
     images = normal(8, 64, 56, 56)
     for label, shape, pattern in [
         ("transpose 1024x1024", (1024, 1024), (1, 0)),
@@ -62,11 +64,11 @@ def rows(rng: np.random.Generator) -> list[tuple]:
         ("heads (B, T, H, D)", (8, 196, 3, 64), (0, 2, 1, 3)),
     ]:
         made.append((label, "transpose", (normal(*shape),), {"pattern": pattern},
-                     lambda a, p=pattern: np.ascontiguousarray(a.transpose(p)), None))  # fmt: skip
+                     lambda a, p=pattern: np.ascontiguousarray(a.transpose(p))))  # fmt: skip
     made += [
-        ("concat on channels", "concat", (images, images), {"axis": 1}, lambda *a: np.concatenate(a, 1), None),
+        ("concat on channels", "concat", (images, images), {"axis": 1}, lambda *a: np.concatenate(a, 1)),
         ("slice, step 2", "slice", (images,), {"starts": (0, 0, 0, 0), "stops": (8, 64, 56, 56), "steps": (1, 1, 2, 2)},
-         lambda a: np.ascontiguousarray(a[:, :, ::2, ::2]), None),
+         lambda a: np.ascontiguousarray(a[:, :, ::2, ::2])),
     ]  # fmt: skip
     return made
 
@@ -106,23 +108,22 @@ def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
     device = as_device("x86:0")
     clock = time.process_time if threads == 1 else time.perf_counter
     records = []
-    for label, op, arrays, attrs, function, flops in rows(np.random.default_rng(0)):
+    for label, op, arrays, attrs, function in rows(np.random.default_rng(0)):
         if only and only not in label:
             continue
         if "dtype" in attrs:
             attrs = {"dtype": as_dtype(attrs["dtype"])}
         variant = admit(OPS[op], "", tuple(map(np.asarray, arrays)), attrs, device)
         kernel, inputs = device.kernel(variant.sig), kernel_inputs(variant)
-        out = [aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types]
+        out = [
+            aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types
+        ]
         nbytes = sum(a.nbytes for a in (*inputs, *out))
         ours = best(lambda k=kernel, i=inputs, o=out: k(i, o), rounds, clock)
         theirs = best(lambda f=function, i=inputs: f(*i), rounds, clock) if function else None
-        work = flops or nbytes
-        record = {"kernel": label, "unit": "GFLOP/s" if flops else "GB/s", "mge": work / ours / 1e9}
-        record["numpy"] = work / theirs / 1e9 if theirs else None
-        record["us"] = ours * 1e6
-        if not flops:
-            record["roof"] = nbytes / copy_seconds(nbytes, rounds, clock) / 1e9
+        record = {"kernel": label, "us": ours * 1e6, "mge": nbytes / ours / 1e9}
+        record["numpy"] = nbytes / theirs / 1e9 if theirs else None
+        record["copy"] = nbytes / copy_seconds(nbytes, rounds, clock) / 1e9
         records.append(record)
     return records
 
@@ -147,15 +148,18 @@ def main() -> int:
         return 0
     records = measure(options.only, options.rounds, options.threads)
     if options.json:
-        json.dump({"isa": backend.capabilities(0)["isa"], "threads": options.threads, "kernels": records}, sys.stdout)
+        json.dump(
+            {"isa": backend.capabilities(0)["isa"], "threads": options.threads, "kernels": records},
+            sys.stdout,
+        )
         return 0
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}, mge {mge.__version__}"
     print(f"{platform.machine()}, {backend.devices()[0]}, {options.threads} thread(s); {versions}")
     print(f"{'kernel':28} {'us':>9} {'mge':>8} {'NumPy':>8} {'copy':>8}")
     for r in records:
-        figures = [r["mge"], r["numpy"], r.get("roof")]
+        figures = [r["mge"], r["numpy"], r["copy"]]
         text = " ".join(f"{f:8.1f}" if f else f"{'':8}" for f in figures)
-        print(f"{r['kernel']:28} {r['us']:9.1f} {text} {r['unit']}")
+        print(f"{r['kernel']:28} {r['us']:9.1f} {text} GB/s")
     return 0
 
 

@@ -34,6 +34,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # Tests that name no device run on `ref`, whatever plugins are installed; their child processes, too.
+    os.environ.setdefault("MGE_DEVICE", "ref")
     if (
         "PYTEST_XDIST_WORKER" in os.environ
     ):  # each worker has a core; two with two BLAS threads each only wait

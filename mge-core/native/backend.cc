@@ -154,6 +154,14 @@ const Backend* Backend::load(const std::string& path, LoadProblem* problem) {
   return (*loaded)[given] = new Backend(path, table);
 }
 
+MgeDevice Backend::dlpack_device(int32_t device) const {
+  MgeDeviceInfo info{};
+  info.struct_size = sizeof info;
+  MgeError error = no_error();
+  if (table_.device_info(device, &info, &error) != MGE_OK || info.flags & MGE_DEVICE_HOST_MEMORY) return {1, 0};
+  return {info.dlpack_type ? info.dlpack_type : 12, device};
+}
+
 int DeviceMemory::allocate(size_t nbytes, void** out, MgeError* error) {
   return backend_.table().mem_alloc(device_, nbytes, ALIGNMENT, nullptr, out, error);
 }

@@ -31,6 +31,8 @@ class Backend {
   const MgeBackend& table() const { return table_; }
   bool has_streams() const { return table_.stream_create != nullptr; }
   bool has_graphs() const { return table_.compile != nullptr; }
+  // What kernels see as the device of tensors in a device's memory. Any thread.
+  MgeDevice dlpack_device(int32_t device) const;
 
  private:
   Backend(const std::string& path, const MgeBackend& table) : path_(path), table_(table) {}

@@ -54,10 +54,10 @@ class GraphHolder;
 // An MgeOp with what it points to.
 class OpHolder {
  public:
-  // attrs: (name, kind, value) each, kind as MgeAttrKind.
+  // attrs: (name, kind, value) each, kind as MgeAttrKind. constants: an array or None for each input, or nothing.
   OpHolder(std::string name, const py::sequence& attrs, const py::sequence& inputs, const py::sequence& outputs,
-           uint32_t flags)
-      : inputs(inputs), outputs(outputs), name_(std::move(name)) {
+           uint32_t flags, const py::sequence& constants)
+      : inputs(inputs), outputs(outputs), name_(std::move(name)), kept_(constants), known_(constants.size()) {
     for (py::handle item : attrs) {
       auto attr = py::cast<py::tuple>(item);
       stores_.push_back(std::make_unique<Store>());
@@ -73,6 +73,17 @@ class OpHolder {
     op.input_count = static_cast<uint32_t>(this->inputs.types.size());
     op.output_count = static_cast<uint32_t>(this->outputs.types.size());
     op.flags = flags;
+    for (size_t i = 0; i < known_.size(); ++i) {
+      MgeTensor& tensor = known_[i];
+      const MgeTensorType& type = this->inputs.types.at(i);
+      tensor.device = {1, 0};
+      tensor.ndim = type.ndim, tensor.dtype = type.dtype;
+      tensor.shape = const_cast<int64_t*>(type.shape);
+      py::object value = kept_[i];
+      if (!value.is_none()) tensor.data = const_cast<void*>(py::cast<py::array>(value).data());
+      constants_.push_back(value.is_none() ? nullptr : &tensor);
+    }
+    op.constants = constants_.empty() ? nullptr : constants_.data();
   }
 
   MgeOp op{};
@@ -96,6 +107,9 @@ class OpHolder {
   void add_attr(Store& store, std::string name, uint32_t kind, py::handle value);
 
   const std::string name_;
+  const py::sequence kept_;  // keeps the arrays alive
+  std::vector<MgeTensor> known_;
+  std::vector<const MgeTensor*> constants_;
   std::vector<std::unique_ptr<Store>> stores_;
   std::vector<MgeAttr> attrs_;
 };
@@ -218,24 +232,19 @@ void OpHolder::add_attr(Store& store, std::string name, uint32_t kind, py::handl
 
 // ---- Memory ----
 
-// A pool of one device, as blocks that NumPy sees. Host memory only.
+// A pool of one device: blocks that NumPy sees where it is host memory, else Blocks.
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
  public:
-  DevicePool(const Backend& backend, int32_t device) : raw_(backend, device), pool_(raw_) {}
-
-  MemoryPool& pool() { return pool_; }
-
-  // (array of bytes, None), or (None, (status, text)). The block goes back when the array dies.
-  py::tuple take(size_t nbytes) { return wrap(nbytes, true); }
-  // The same, past the cache and the statistics: for arenas.
-  py::tuple allocate(size_t nbytes) { return wrap(nbytes, false); }
-
- private:
+  // Goes back to its pool when the last reference dies.
   struct Block {
     std::shared_ptr<DevicePool> owner;
     void* memory;
     size_t nbytes;
     bool is_pooled;
+    Block(std::shared_ptr<DevicePool> pool, void* start, size_t size, bool pooled)
+        : owner(std::move(pool)), memory(start), nbytes(size), is_pooled(pooled) {}
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
     ~Block() {
       if (is_pooled)
         owner->pool_.give(memory, nbytes);
@@ -244,20 +253,33 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
     }
   };
 
+  DevicePool(const Backend& backend, int32_t device, bool is_host)
+      : raw_(backend, device), pool_(raw_), is_host_(is_host) {}
+
+  MemoryPool& pool() { return pool_; }
+
+  // (block, None), or (None, (status, text)).
+  py::tuple take(size_t nbytes) { return wrap(nbytes, true); }
+  // The same, past the cache and the statistics: for arenas.
+  py::tuple allocate(size_t nbytes) { return wrap(nbytes, false); }
+
+ private:
   py::tuple wrap(size_t nbytes, bool is_pooled) {
     void* memory = nullptr;
     MgeError error = no_error();
-    size_t size = is_pooled ? nbytes : MemoryPool::rounded(nbytes);
-    int status = is_pooled ? pool_.take(nbytes, &memory, &error) : raw_.allocate(size, &memory, &error);
+    size_t size = MemoryPool::rounded(nbytes);
+    int status = is_pooled ? pool_.take(nbytes, &memory, &error) : pool_.allocate(size, &memory, &error);
     if (status != MGE_OK) return py::make_tuple(py::none(), py::make_tuple(status, std::string(error.message)));
-    auto* block = new Block{shared_from_this(), memory, size, is_pooled};
-    py::capsule owner(block, [](void* p) { delete static_cast<Block*>(p); });
-    py::array_t<uint8_t> array({MemoryPool::rounded(nbytes)}, {1}, static_cast<uint8_t*>(memory), owner);
+    auto block = std::make_unique<Block>(shared_from_this(), memory, size, is_pooled);
+    if (!is_host_) return py::make_tuple(py::cast(std::move(block)), py::none());
+    py::capsule owner(block.release(), [](void* p) { delete static_cast<Block*>(p); });
+    py::array_t<uint8_t> array({size}, {1}, static_cast<uint8_t*>(memory), owner);
     return py::make_tuple(std::move(array), py::none());
   }
 
   DeviceMemory raw_;
   MemoryPool pool_;
+  const bool is_host_;
 };
 
 // Scratch for kernels that run by themselves, and the stream that they run on.
@@ -292,7 +314,8 @@ py::object result_of(int status, const MgeError& error) {
 class CallableKernel {
  public:
   CallableKernel(std::shared_ptr<Kernel> kernel, std::shared_ptr<TypeHolder> inputs, std::shared_ptr<TypeHolder> outputs)
-      : kernel_(std::move(kernel)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+      : kernel_(std::move(kernel)), inputs_(std::move(inputs)), outputs_(std::move(outputs)),
+        place_(kernel_->backend().dlpack_device(kernel_->device())) {}
 
   const std::shared_ptr<Kernel>& kernel() const { return kernel_; }
 
@@ -326,16 +349,29 @@ class CallableKernel {
       if (kernel_->flags() & MGE_KERNEL_OPTIONAL_OUT) return nullptr;
       throw py::value_error("an output is None, and the kernel has not OPTIONAL_OUT");
     }
-    auto array = py::cast<py::array>(from);
-    if (static_cast<size_t>(array.nbytes()) != types.nbytes[i] || !(array.flags() & py::array::c_style))
-      throw py::value_error("an array has another size than the kernel was made for, or is not dense");
     tensor = MgeTensor{};
-    tensor.data = types.nbytes[i] ? const_cast<void*>(array.data()) : nullptr;
-    tensor.device = {1, 0};
+    tensor.data = data_of(from, types.nbytes[i]);
+    tensor.device = place_;
     tensor.ndim = types.types[i].ndim;
     tensor.dtype = types.types[i].dtype;
     tensor.shape = const_cast<int64_t*>(types.types[i].shape);
     return &tensor;
+  }
+
+  void* data_of(const py::object& from, size_t nbytes) const {
+    bool is_good, is_array = py::isinstance<py::array>(from);
+    void* data;
+    if (is_array) {
+      auto array = py::reinterpret_borrow<py::array>(from);
+      is_good = static_cast<size_t>(array.nbytes()) == nbytes && (array.flags() & py::array::c_style);
+      data = const_cast<void*>(array.data());
+    } else {  // a DeviceArray
+      is_good = py::cast<size_t>(from.attr("nbytes")) == nbytes;
+      data = reinterpret_cast<void*>(py::cast<uintptr_t>(from.attr("address")));
+    }
+    if (!is_good) throw py::value_error("an array has another size than the kernel was made for, or is not dense");
+    if (is_array != (place_.type == 1)) throw py::value_error("an array is in another memory than the kernel's");
+    return nbytes ? data : nullptr;
   }
 
   int run(MgeTensor** inputs, MgeTensor** outputs, MgeError* error) {
@@ -356,6 +392,7 @@ class CallableKernel {
 
   std::shared_ptr<Kernel> kernel_;
   std::shared_ptr<TypeHolder> inputs_, outputs_;
+  const MgeDevice place_;
 };
 
 // (kernel, None), or (None, (status, text)).
@@ -389,28 +426,38 @@ py::tuple compile(const Backend& backend, int32_t device, const std::shared_ptr<
 
 class Plan : private HostCalls {
  public:
-  // values: (code, bits, shape, place, at) each; steps: (kernel or None, inputs, outputs, stream, waits,
-  // records) each; calls: for each step without a kernel (callable, arguments), else None.
+  // values: (code, bits, shape, place, at, memory) each; steps: (kernel, or (backend, device, kind, bytes) of a copy,
+  // or None, inputs, outputs, stream, waits, records, memory) each; calls: for each step in Python (callable,
+  // arguments), else None. memories: (DLPack's type, index) each, and arenas: (bytes, bytes of scratch) each.
   Plan(const py::sequence& values, const py::sequence& steps, const py::sequence& calls, std::vector<size_t> input_bytes,
-       std::vector<size_t> result_bytes)
-      : input_bytes_(std::move(input_bytes)), result_bytes_(std::move(result_bytes)) {
+       std::vector<size_t> result_bytes, const std::vector<std::pair<int32_t, int32_t>>& memories,
+       std::vector<std::pair<size_t, size_t>> arenas)
+      : input_bytes_(std::move(input_bytes)), result_bytes_(std::move(result_bytes)), arenas_(std::move(arenas)) {
     std::vector<PlanValue> plan_values;
     for (py::handle item : values) {
       auto value = py::cast<py::tuple>(item);
       MgeDataType dtype{py::cast<uint8_t>(value[0]), py::cast<uint8_t>(value[1]), 1};
       plan_values.push_back({dtype, py::cast<std::vector<int64_t>>(value[2]),
-                             static_cast<Place>(py::cast<int>(value[3])), py::cast<uint64_t>(value[4])});
+                             static_cast<Place>(py::cast<int>(value[3])), py::cast<uint64_t>(value[4]),
+                             py::cast<uint32_t>(value[5])});
     }
     std::vector<PlanStep> plan_steps;
     for (py::handle item : steps) {
       auto step = py::cast<py::tuple>(item);
       PlanStep made;
-      if (!step[0].is_none()) made.kernel = py::cast<std::shared_ptr<CallableKernel>>(step[0])->kernel();
+      if (py::isinstance<py::tuple>(step[0])) {
+        auto copy = py::cast<py::tuple>(step[0]);
+        made.copy = PlanCopy{py::cast<const Backend*>(copy[0]), py::cast<int32_t>(copy[1]),
+                             static_cast<MgeCopyKind>(py::cast<int>(copy[2])), py::cast<size_t>(copy[3])};
+      } else if (!step[0].is_none()) {
+        made.kernel = py::cast<std::shared_ptr<CallableKernel>>(step[0])->kernel();
+      }
       made.inputs = py::cast<std::vector<uint32_t>>(step[1]);
       made.outputs = py::cast<std::vector<uint32_t>>(step[2]);
       made.stream = py::cast<int32_t>(step[3]);
       made.waits = py::cast<std::vector<uint32_t>>(step[4]);
       made.records = py::cast<bool>(step[5]);
+      made.memory = py::cast<uint32_t>(step[6]);
       plan_steps.push_back(std::move(made));
     }
     for (py::handle item : calls) {
@@ -423,25 +470,30 @@ class Plan : private HostCalls {
     }
     step_count_ = plan_steps.size();
     MgeError error = no_error();
-    executor_ = std::make_unique<Executor>(std::move(plan_values), std::move(plan_steps), &error);
+    std::vector<MgeDevice> devices;
+    for (auto [type, index] : memories) devices.push_back({type, index});
+    executor_ = std::make_unique<Executor>(std::move(plan_values), std::move(plan_steps), &error, devices);
     if (!executor_->is_good()) failure_ = result_of(error.code ? error.code : MGE_FAILED, error);
+    for (uint32_t m = 0; m < arenas_.size() && executor_->is_good(); ++m)
+      if (executor_->workspace_bytes(m) > arenas_[m].second) throw py::value_error("the scratch is too small");
   }
 
   // None, or (status, text): why the plan cannot run.
   py::object failure() const { return failure_; }
-  size_t workspace_bytes() const { return executor_->workspace_bytes(); }
   uint32_t step() const { return step_; }
 
   // None, or (status, text) of the step `step`; what a host call raises is raised.
-  py::object run(const py::array& arena, size_t workspace_at, const py::list& inputs, const py::list& results,
+  py::object run(const std::vector<uintptr_t>& arenas, const py::list& inputs, const py::list& results,
                  const py::object& times) {
     inputs_.resize(input_bytes_.size());
     results_.resize(result_bytes_.size());
     addresses(inputs, input_bytes_, inputs_.data());
     addresses(results, result_bytes_, results_.data());
-    auto* base = static_cast<char*>(const_cast<void*>(arena.data()));
-    if (workspace_at + executor_->workspace_bytes() > static_cast<size_t>(arena.nbytes()))
-      throw py::value_error("the arena is too small");
+    regions_.clear();
+    for (size_t m = 0; m < arenas_.size(); ++m) {
+      auto* base = reinterpret_cast<char*>(arenas.at(m));
+      regions_.push_back({base, base + arenas_[m].first});
+    }
     int64_t* clock = nullptr;
     if (!times.is_none()) {
       auto array = py::cast<py::array_t<int64_t>>(times);
@@ -449,8 +501,7 @@ class Plan : private HostCalls {
       clock = array.mutable_data();
     }
     thread_ = PyEval_SaveThread();
-    RunFailure failure =
-        executor_->run(base, base + workspace_at, inputs_.data(), results_.data(), this, clock);
+    RunFailure failure = executor_->run(regions_.data(), inputs_.data(), results_.data(), this, clock);
     PyEval_RestoreThread(thread_);
     step_ = failure.step;
     if (failure.kind == RunFailure::NONE) return py::none();
@@ -463,6 +514,10 @@ class Plan : private HostCalls {
     if (arrays.size() != nbytes.size()) throw py::value_error("another number of arrays than the plan has");
     for (size_t i = 0; i < nbytes.size(); ++i) {
       py::handle item = PyList_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
+      if (PyLong_Check(item.ptr())) {  // the address of a DeviceArray
+        to[i] = reinterpret_cast<void*>(py::cast<uintptr_t>(item));
+        continue;
+      }
       if (!py::isinstance<py::array>(item)) throw py::type_error("not an array");
       auto array = py::reinterpret_borrow<py::array>(item);
       if (static_cast<size_t>(array.nbytes()) < nbytes[i] || !(array.flags() & py::array::c_style))
@@ -505,6 +560,8 @@ class Plan : private HostCalls {
   };
 
   std::vector<size_t> input_bytes_, result_bytes_;
+  std::vector<std::pair<size_t, size_t>> arenas_;
+  std::vector<Region> regions_;
   std::vector<void*> inputs_, results_;
   std::vector<Call> calls_;
   std::unique_ptr<Executor> executor_;
@@ -564,10 +621,23 @@ py::object device_info(const Backend& backend, int32_t device) {
   py::dict found;
   found["name"] = std::string(info.name);
   found["is_host"] = bool(info.flags & MGE_DEVICE_HOST_MEMORY);
+  found["dlpack_type"] = backend.dlpack_device(device).type;
   found["memory_bytes"] = info.memory_bytes;
   found["stream_count"] = info.stream_count ? info.stream_count : 1;
   found["capabilities"] = std::string(info.capabilities ? info.capabilities : "");
   return std::move(found);
+}
+
+// None, or (status, text).
+py::object copy(const Backend& backend, int32_t device, uintptr_t to, uintptr_t from, size_t nbytes, int kind) {
+  MgeError error = no_error();
+  int status;
+  {
+    py::gil_scoped_release release;
+    status = backend.table().mem_copy(device, reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), nbytes,
+                                      static_cast<MgeCopyKind>(kind), nullptr, &error);
+  }
+  return result_of(status, error);
 }
 
 py::object supports(const Backend& backend, int32_t device, const OpHolder& op) {
@@ -595,6 +665,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("compile", compile);
   m.def("device_info", device_info);
   m.def("supports", supports);
+  m.def("copy", copy);
 
   py::class_<Backend, std::unique_ptr<Backend, py::nodelete>>(m, "Backend")
       .def_property_readonly("path", &Backend::path)
@@ -608,7 +679,7 @@ PYBIND11_MODULE(_native, m) {
       .def_property_readonly("has_graphs", &Backend::has_graphs);
 
   py::class_<OpHolder, std::shared_ptr<OpHolder>>(m, "Op")
-      .def(py::init<std::string, py::sequence, py::sequence, py::sequence, uint32_t>());
+      .def(py::init<std::string, py::sequence, py::sequence, py::sequence, uint32_t, py::sequence>());
   py::class_<GraphHolder, std::shared_ptr<GraphHolder>>(m, "Graph")
       .def(py::init<py::sequence, py::sequence, std::vector<uint32_t>, std::vector<uint32_t>, py::dict>());
 
@@ -625,7 +696,9 @@ PYBIND11_MODULE(_native, m) {
       });
 
   py::class_<DevicePool, std::shared_ptr<DevicePool>>(m, "Pool")
-      .def(py::init([](const Backend& b, int32_t device) { return std::make_shared<DevicePool>(b, device); }))
+      .def(py::init([](const Backend& b, int32_t device, bool is_host) {
+        return std::make_shared<DevicePool>(b, device, is_host);
+      }))
       .def("take", &DevicePool::take)
       .def("allocate", &DevicePool::allocate)
       .def("trim", [](DevicePool& p) { p.pool().trim(); })
@@ -645,10 +718,14 @@ PYBIND11_MODULE(_native, m) {
         return found;
       });
 
+  py::class_<DevicePool::Block>(m, "Block")
+      .def_property_readonly("address", [](const DevicePool::Block& b) { return reinterpret_cast<uintptr_t>(b.memory); })
+      .def_readonly("nbytes", &DevicePool::Block::nbytes);
+
   py::class_<Plan>(m, "Plan")
-      .def(py::init<py::sequence, py::sequence, py::sequence, std::vector<size_t>, std::vector<size_t>>())
+      .def(py::init<py::sequence, py::sequence, py::sequence, std::vector<size_t>, std::vector<size_t>,
+                    std::vector<std::pair<int32_t, int32_t>>, std::vector<std::pair<size_t, size_t>>>())
       .def_property_readonly("failure", &Plan::failure)
-      .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def_property_readonly("step", &Plan::step)
       .def("run", &Plan::run);
 

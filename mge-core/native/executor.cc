@@ -29,14 +29,15 @@ int64_t coarse_ns() {
 
 }  // namespace
 
-Executor::Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, MgeError* error)
-    : source_(std::move(steps)) {
+Executor::Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, MgeError* error,
+                   std::vector<MgeDevice> memories)
+    : source_(std::move(steps)), workspace_bytes_(memories.size()), arenas_(memories.size()) {
   values_.resize(values.size());
   for (uint32_t v = 0; v < values.size(); ++v) {
     Value& value = values_[v];
     value.shape = std::move(values[v].shape);
     value.tensor = MgeTensor{};
-    value.tensor.device = {1, 0};
+    value.tensor.device = memories[values[v].memory];
     value.tensor.ndim = static_cast<int32_t>(value.shape.size());
     value.tensor.dtype = values[v].dtype;
     value.tensor.shape = value.shape.data();
@@ -49,6 +50,7 @@ Executor::Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, M
     if (values[v].place == Place::ARENA) {
       in_arena_.push_back({v, static_cast<uint32_t>(offsets_.size())});
       offsets_.push_back(values[v].at);
+      memories_.push_back(values[v].memory);
     }
   }
   size_t uses = 0, waits = 0;
@@ -62,52 +64,55 @@ Executor::Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, M
     step.kernel = from.kernel.get();
     MgeTensor** first = tensors_.data() + tensors_.size();
     for (uint32_t v : from.inputs) tensors_.push_back(&values_[v].tensor);
-    for (uint32_t v : from.outputs) tensors_.push_back(&values_[v].tensor);
+    for (uint32_t v : from.outputs) tensors_.push_back(v == NO_VALUE ? nullptr : &values_[v].tensor);
     step.inputs = const_cast<const MgeTensor* const*>(first);
     step.outputs = first + from.inputs.size();
-    step.queue = from.kernel ? queue_of(from, error) : NO_QUEUE;
+    step.copy = from.copy ? &*from.copy : nullptr;
+    step.queue = from.backend() ? queue_of(from, error) : NO_QUEUE;
     if (!is_good_) return;
     step.run_end = i + 1;
     step.event = nullptr;
     step.first_wait = static_cast<uint32_t>(waits_.size());
     for (uint32_t w : from.waits) {
       if (!steps_[w].event) continue;  // synchronous, so it has finished
-      bool same = from.kernel && source_[w].kernel && &from.kernel->backend() == &source_[w].kernel->backend();
-      waits_.push_back({&source_[w].kernel->backend().table(), steps_[w].event, !same});
+      bool same = from.backend() == source_[w].backend();
+      waits_.push_back({&source_[w].backend()->table(), steps_[w].event, !same});
     }
     step.last_wait = static_cast<uint32_t>(waits_.size());
-    if (from.kernel && from.records && from.kernel->backend().has_streams()) {
-      int status = from.kernel->backend().table().event_create(from.kernel->device(), &step.event, error);
+    if (from.backend() && from.records && from.backend()->has_streams()) {
+      int status = from.backend()->table().event_create(from.device(), &step.event, error);
       if (status != MGE_OK) step.event = nullptr, is_good_ = false;
     }
     if (!is_good_) return;
   }
   for (uint32_t i = static_cast<uint32_t>(steps_.size()); i-- > 1;)  // rows of host calls
-    if (!steps_[i].kernel && !steps_[i - 1].kernel && steps_[i].first_wait == steps_[i].last_wait)
+    if (steps_[i].queue == NO_QUEUE && steps_[i - 1].queue == NO_QUEUE && steps_[i].first_wait == steps_[i].last_wait)
       steps_[i - 1].run_end = steps_[i].run_end;
   for (Queue& queue : queues_) {
-    queue.workspace_at = workspace_bytes_;
-    workspace_bytes_ += (queue.workspace_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t& top = workspace_bytes_[queue.memory];
+    queue.workspace_at = top;
+    top += (queue.workspace_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   }
 }
 
 Executor::~Executor() {
   for (uint32_t i = 0; i < steps_.size(); ++i)
-    if (steps_[i].event) source_[i].kernel->backend().table().event_destroy(steps_[i].event);
+    if (steps_[i].event) source_[i].backend()->table().event_destroy(steps_[i].event);
   for (const Queue& queue : queues_)
     if (queue.handle) queue.backend->table().stream_destroy(queue.handle);
 }
 
 uint32_t Executor::queue_of(const PlanStep& step, MgeError* error) {
-  const Kernel& kernel = *step.kernel;
+  const size_t scratch = step.kernel ? step.kernel->workspace_bytes() : 0;
   for (uint32_t q = 0; q < queues_.size(); ++q) {
     Queue& queue = queues_[q];
-    if (queue.backend == &kernel.backend() && queue.device == kernel.device() && queue.stream == step.stream) {
-      queue.workspace_bytes = std::max(queue.workspace_bytes, kernel.workspace_bytes());
+    if (queue.backend == step.backend() && queue.device == step.device() && queue.stream == step.stream) {
+      queue.workspace_bytes = std::max(queue.workspace_bytes, scratch);
+      if (step.kernel) queue.memory = step.memory;
       return q;
     }
   }
-  Queue queue{&kernel.backend(), kernel.device(), step.stream, nullptr, 0, kernel.workspace_bytes(), false};
+  Queue queue{step.backend(), step.device(), step.stream, nullptr, step.memory, 0, scratch, false};
   if (queue.backend->has_streams()) {
     is_async_ = true;
     if (queue.backend->table().stream_create(queue.device, &queue.handle, error) != MGE_OK) {
@@ -142,12 +147,29 @@ int Executor::sync_all(MgeError* error) {
   return status;
 }
 
-RunFailure Executor::run(void* arena, void* workspace, void* const* inputs, void* const* results, HostCalls* host,
-                         int64_t* times) {
-  if (arena != arena_) {
-    arena_ = arena;
-    for (const Moving& m : in_arena_) values_[m.value].tensor.data = static_cast<char*>(arena) + offsets_[m.from];
+// Runs a kernel or a copy, or puts it on its stream.
+int Executor::start(const Step& step, const Region* regions, MgeError* error) {
+  const Queue& queue = queues_[step.queue];
+  if (step.kernel) {
+    void* scratch = static_cast<char*>(regions[queue.memory].workspace) + queue.workspace_at;
+    return step.kernel->run(queue.handle, step.inputs, step.outputs, scratch, error);
   }
+  const PlanCopy& copy = *step.copy;
+  if (copy.nbytes == 0) return MGE_OK;
+  return queue.backend->table().mem_copy(copy.device, step.outputs[0]->data, step.inputs[0]->data, copy.nbytes,
+                                         copy.kind, queue.handle, error);
+}
+
+RunFailure Executor::run(const Region* regions, void* const* inputs, void* const* results, HostCalls* host,
+                         int64_t* times) {
+  bool same = true;
+  for (size_t m = 0; m < arenas_.size(); ++m) {
+    same = same && arenas_[m] == regions[m].arena;
+    arenas_[m] = regions[m].arena;
+  }
+  if (!same)
+    for (const Moving& m : in_arena_)
+      values_[m.value].tensor.data = static_cast<char*>(arenas_[memories_[m.from]]) + offsets_[m.from];
   for (const Moving& m : in_inputs_) values_[m.value].tensor.data = inputs[m.from];
   for (const Moving& m : in_results_) values_[m.value].tensor.data = results[m.from];
 
@@ -166,7 +188,7 @@ RunFailure Executor::run(void* arena, void* workspace, void* const* inputs, void
         break;
       }
     }
-    if (!step.kernel) {
+    if (step.queue == NO_QUEUE) {
       uint32_t failed = i;
       if (!host->call(i, step.run_end, times, &failed)) {
         failure.kind = RunFailure::HOST_CALL;
@@ -178,8 +200,7 @@ RunFailure Executor::run(void* arena, void* workspace, void* const* inputs, void
     }
     Queue& queue = queues_[step.queue];
     if (times) times[2 * i] = now_ns();
-    void* scratch = static_cast<char*>(workspace) + queue.workspace_at;
-    int status = step.kernel->run(queue.handle, step.inputs, step.outputs, scratch, &failure.error);
+    int status = start(step, regions, &failure.error);
     if (is_async_ && queue.handle && status == MGE_OK) {
       queue.is_busy = true;
       if (step.event) status = queue.backend->table().event_record(step.event, queue.handle, &failure.error);

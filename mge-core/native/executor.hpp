@@ -1,13 +1,14 @@
-// The plan executor: runs a whole plan's steps over one arena.
+// The plan executor: runs a whole plan's steps over one arena in each memory.
 //
 // In: values with their places, steps with their kernels, streams and events; per run the addresses of
-// arena, inputs and results. Out: written results, or the step that failed and why. No Python here:
+// arenas, inputs and results. Out: written results, or the step that failed and why. No Python here:
 // steps without a native kernel are calls through HostCalls.
 #ifndef MGE_NATIVE_EXECUTOR_HPP
 #define MGE_NATIVE_EXECUTOR_HPP
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend.hpp"
@@ -22,15 +23,38 @@ struct PlanValue {
   std::vector<int64_t> shape;
   Place place;
   uint64_t at;  // offset in the arena; address; number of the input or result
+  uint32_t memory = 0;  // number of the memory that it is in
 };
+
+// A copy between the host's memory and a device's own, or within that: from a step's one input to its one output.
+struct PlanCopy {
+  const Backend* backend;
+  int32_t device;
+  MgeCopyKind kind;
+  size_t nbytes;
+};
+
+constexpr uint32_t NO_VALUE = 0xffffffff;  // in `outputs`: nobody needs it, and the kernel takes NULL
 
 // One step of a plan.
 struct PlanStep {
-  std::shared_ptr<Kernel> kernel;  // nullptr: a host call
+  std::shared_ptr<Kernel> kernel;  // nullptr: a copy or a host call
   std::vector<uint32_t> inputs, outputs;
   int32_t stream = 0;              // of the kernel's device
   std::vector<uint32_t> waits;     // earlier steps that must have finished; needed across streams only
   bool records = false;            // a later step waits for this one
+  uint32_t memory = 0;             // where its scratch is
+  std::optional<PlanCopy> copy;
+
+  // nullptr for a host call.
+  const Backend* backend() const { return kernel ? &kernel->backend() : copy ? copy->backend : nullptr; }
+  int32_t device() const { return kernel ? kernel->device() : copy->device; }
+};
+
+// Where a run finds the bytes of one memory.
+struct Region {
+  void* arena;
+  void* workspace;  // aligned to ALIGNMENT
 };
 
 // How steps without a native kernel run, and how a run is interrupted. Called on the thread of run().
@@ -53,19 +77,21 @@ struct RunFailure {
 // Runs of one plan do not overlap.
 class Executor {
  public:
+  // `memories`: what kernels see as the device of a value, by the number of its memory.
   // On a device that cannot make a stream or an event, is_good() is false and `error` says why.
-  Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, MgeError* error);
+  Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, MgeError* error,
+           std::vector<MgeDevice> memories = {{1, 0}});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   bool is_good() const { return is_good_; }
-  // Scratch that a run needs, aligned to ALIGNMENT: for each stream as much as its most demanding step.
-  size_t workspace_bytes() const { return workspace_bytes_; }
+  // Scratch that a run needs in a memory: for each stream as much as its most demanding step.
+  size_t workspace_bytes(uint32_t memory = 0) const { return workspace_bytes_[memory]; }
 
-  // Returns when all work is done, on success and on failure. `times`: (optional) start and end of each
+  // `regions`: one for each memory. Returns when all work is done, on success and on failure. `times`: (optional) start and end of each
   // step, in ns of the steady clock; then each step is waited for by itself.
-  RunFailure run(void* arena, void* workspace, void* const* inputs, void* const* results, HostCalls* host,
+  RunFailure run(const Region* regions, void* const* inputs, void* const* results, HostCalls* host,
                  int64_t* times);
 
  private:
@@ -81,6 +107,7 @@ class Executor {
     const Backend* backend;
     int32_t device, stream;
     void* handle;
+    uint32_t memory;
     size_t workspace_at, workspace_bytes;
     bool is_busy;
   };
@@ -90,7 +117,8 @@ class Executor {
     bool on_host;             // the waiting step is of another backend, or has no stream
   };
   struct Step {
-    const Kernel* kernel;
+    const Kernel* kernel;  // nullptr: a copy where there is a queue, else a host call
+    const PlanCopy* copy;
     const MgeTensor* const* inputs;
     MgeTensor* const* outputs;
     uint32_t queue;
@@ -102,6 +130,7 @@ class Executor {
   uint32_t queue_of(const PlanStep& step, MgeError* error);
   int begin(const Step& step, MgeError* error);
   int sync_all(MgeError* error);
+  int start(const Step& step, const Region* regions, MgeError* error);
 
   std::vector<Value> values_;
   std::vector<PlanStep> source_;  // keeps kernels alive
@@ -111,9 +140,10 @@ class Executor {
   std::vector<Queue> queues_;
   std::vector<Moving> in_arena_, in_inputs_, in_results_;
   std::vector<uint64_t> offsets_;
-  size_t workspace_bytes_ = 0;
+  std::vector<uint32_t> memories_;  // of `offsets_`
+  std::vector<size_t> workspace_bytes_;
   bool is_good_ = true, is_async_ = false;
-  void* arena_ = nullptr;
+  std::vector<void*> arenas_;
 };
 
 }  // namespace mge

@@ -31,20 +31,8 @@ int MemoryPool::take(size_t nbytes, void** out, MgeError* error) {
     now_.cached_bytes -= size;
     ++now_.cache_hits;
   } else {
-    int status = raw_.allocate(size, out, error);
-    if (status == MGE_OUT_OF_MEMORY && now_.cached_bytes) {
-      trim_locked();
-      status = raw_.allocate(size, out, error);
-    }
-    if (status == MGE_OK && *out == nullptr) status = mge_fail(error, MGE_FAILED, "mem_alloc gave NULL");
-    if (status != MGE_OK) {
-      if (status != MGE_OUT_OF_MEMORY) return status;
-      std::string reason(error->message, strnlen(error->message, 200));
-      snprintf(error->message, sizeof error->message,
-               "%zu bytes were asked for, %" PRIu64 " are in use, and the device gives no more: %s", nbytes,
-               now_.in_use_bytes, reason.c_str());
-      return error->code = MGE_OUT_OF_MEMORY;
-    }
+    int status = allocate_locked(size, nbytes, out, error);
+    if (status != MGE_OK) return status;
     ++now_.allocations;
   }
   now_.in_use_bytes += size;
@@ -53,6 +41,26 @@ int MemoryPool::take(size_t nbytes, void** out, MgeError* error) {
   if (now_.in_use_bytes > now_.peak_bytes) now_.peak_bytes = now_.in_use_bytes;
   if (reserved > now_.peak_reserved_bytes) now_.peak_reserved_bytes = reserved;
   return MGE_OK;
+}
+
+int MemoryPool::allocate(size_t nbytes, void** out, MgeError* error) {
+  std::lock_guard<std::mutex> hold(lock_);
+  return allocate_locked(nbytes, nbytes, out, error);
+}
+
+int MemoryPool::allocate_locked(size_t size, size_t asked, void** out, MgeError* error) {
+  int status = raw_.allocate(size, out, error);
+  if (status == MGE_OUT_OF_MEMORY && now_.cached_bytes) {
+    trim_locked();
+    status = raw_.allocate(size, out, error);
+  }
+  if (status == MGE_OK && *out == nullptr) status = mge_fail(error, MGE_FAILED, "mem_alloc gave NULL");
+  if (status != MGE_OUT_OF_MEMORY) return status;
+  std::string reason(error->message, strnlen(error->message, 200));
+  snprintf(error->message, sizeof error->message,
+           "%zu bytes were asked for, %" PRIu64 " are in use, and the device gives no more: %s", asked,
+           now_.in_use_bytes, reason.c_str());
+  return error->code = MGE_OUT_OF_MEMORY;
 }
 
 void MemoryPool::give(void* memory, size_t nbytes) {

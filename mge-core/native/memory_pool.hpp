@@ -46,6 +46,9 @@ class MemoryPool {
   int take(size_t nbytes, void** out, MgeError* error);
   // When no work that uses the block is pending.
   void give(void* memory, size_t nbytes);
+  // A block that is neither cached nor counted, as for an arena; `nbytes` is what `rounded` gave. Goes back by
+  // RawMemory::free. What is cached is given up for it.
+  int allocate(size_t nbytes, void** out, MgeError* error);
   // Gives cached blocks back to the device.
   void trim();
 
@@ -57,6 +60,7 @@ class MemoryPool {
 
  private:
   void trim_locked();
+  int allocate_locked(size_t size, size_t asked, void** out, MgeError* error);
 
   RawMemory& raw_;
   mutable std::mutex lock_;

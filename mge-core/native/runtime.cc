@@ -85,8 +85,9 @@ std::string count_of(size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+// `constants`: where the blocks of the file are, by their numbers.
 std::shared_ptr<Kernel> prepared(const Backend& backend, int32_t device, const PlanFile::Program& program,
-                                 const PlanFile::Step& step) {
+                                 const PlanFile::Step& step, const std::vector<void*>& constants) {
   auto types_of = [&](const std::vector<uint32_t>& which) {
     std::vector<MgeTensorType> types;
     for (uint32_t v : which) {
@@ -136,6 +137,18 @@ std::shared_ptr<Kernel> prepared(const Backend& backend, int32_t device, const P
   op.input_count = static_cast<uint32_t>(inputs.size());
   op.output_count = static_cast<uint32_t>(outputs.size());
   op.flags = step.flags;
+  std::vector<MgeTensor> known(step.inputs.size());
+  std::vector<const MgeTensor*> values;  // of the inputs that never change
+  for (size_t i = 0; i < step.inputs.size(); ++i) {
+    const PlanFile::Storage& storage = program.storages[program.values[step.inputs[i]].storage];
+    MgeTensor& tensor = known[i];
+    tensor.device = {1, 0};
+    tensor.ndim = inputs[i].ndim, tensor.dtype = inputs[i].dtype;
+    tensor.shape = const_cast<int64_t*>(inputs[i].shape);
+    if (storage.kind == PlanFile::CONSTANT) tensor.data = constants[storage.at];
+    values.push_back(storage.kind == PlanFile::CONSTANT ? &tensor : nullptr);
+  }
+  op.constants = values.data();
   std::string where = "op " + step.op + ": ";
   std::string other = "; the plan was compiled with another version of the library: run mge compile again";
   char reason[256] = "";
@@ -292,7 +305,7 @@ void Plan::Impl::make(const PlanFile::Program& from) {
   std::vector<PlanStep> steps;
   for (const PlanFile::Step& step : from.steps) {
     PlanStep made;
-    made.kernel = prepared(*backend, index, from, step);
+    made.kernel = prepared(*backend, index, from, step, constants);
     made.inputs = step.inputs;
     made.outputs = step.outputs;
     made.stream = static_cast<int32_t>(step.stream);
@@ -395,8 +408,9 @@ void Plan::Impl::run(Program& program, const std::vector<Input>& inputs, const s
     profiled = &program;
     clock = times.data();
   }
+  const Region region{arena, workspace};
   RunFailure failure =
-      program.executor->run(arena, workspace, program.inputs.data(), program.results.data(), nullptr, clock);
+      program.executor->run(&region, program.inputs.data(), program.results.data(), nullptr, clock);
   if (failure.kind != RunFailure::NONE) {
     const PlanFile::Step& step = from.steps.at(failure.step);
     throw Error("run: step " + std::to_string(failure.step) + ", op " + step.op + ": " + text_of(failure.error));

@@ -35,14 +35,36 @@ namespace mge {
 
 // ---- Dtypes ----
 
+// Elements of the 16-bit float dtypes, as they lie in memory; mge/cpu/vec.hpp converts them.
+struct float16 {
+  uint16_t bits;
+};
+struct bfloat16 {
+  uint16_t bits;
+};
+
 template <class T>
 constexpr MgeDataType dtype_of() {
-  static_assert(std::is_arithmetic<T>::value, "dtypes are those of C++; others by MgeDataType");
-  return {static_cast<uint8_t>(std::is_same<T, bool>::value      ? MGE_BOOL
-                               : std::is_floating_point<T>::value ? MGE_FLOAT
-                               : std::is_signed<T>::value         ? MGE_INT
-                                                                  : MGE_UINT),
+  constexpr bool bfloat = std::is_same<T, bfloat16>::value, half = std::is_same<T, float16>::value;
+  static_assert(std::is_arithmetic<T>::value || bfloat || half, "T is no dtype");
+  return {static_cast<uint8_t>(bfloat                                     ? MGE_BFLOAT
+                               : std::is_same<T, bool>::value             ? MGE_BOOL
+                               : std::is_floating_point<T>::value || half ? MGE_FLOAT
+                               : std::is_signed<T>::value                 ? MGE_INT
+                                                                          : MGE_UINT),
           static_cast<uint8_t>(8 * sizeof(T)), 1};
+}
+
+template <class T>
+struct Tag {
+  using type = T;
+};
+
+// Calls f(Tag<T>()) for each T:
+//   for_types<float, double>([&](auto tag) { using T = typename decltype(tag)::type; ... });
+template <class... Ts, class F>
+void for_types(F&& f) {
+  (f(Tag<Ts>()), ...);
 }
 
 inline bool operator==(MgeDataType x, MgeDataType y) {
@@ -70,8 +92,12 @@ class Use {
     for (uint32_t i = 0; i < op.output_count; ++i) outputs.push_back(type_of(op.outputs[i]));
     for (uint32_t i = 0; i < op.attr_count; ++i) {
       const MgeAttr& attr = op.attrs[i];
+      if (attr.kind == MGE_ATTR_NONE) continue;
       Attr& mine = attrs_[attr.name];
-      if (attr.kind == MGE_ATTR_INT || attr.kind == MGE_ATTR_BOOL) mine.integers = {attr.value.i};
+      if (attr.kind == MGE_ATTR_INT || attr.kind == MGE_ATTR_BOOL) {
+        mine.integers = {attr.value.i};
+        mine.number = static_cast<double>(attr.value.i);  // 1 is as good as 1.0
+      }
       if (attr.kind == MGE_ATTR_INTS || attr.kind == MGE_ATTR_BOOLS)
         mine.integers.assign(attr.value.ints, attr.value.ints + attr.count);
       if (attr.kind == MGE_ATTR_FLOAT) mine.number = attr.value.f;
@@ -84,6 +110,7 @@ class Use {
     const Attr* found = find(attr);
     return found && !found->integers.empty() ? found->integers[0] : otherwise;
   }
+  bool has(const char* attr) const { return find(attr); }
   bool flag(const char* attr) const { return integer(attr, 0) != 0; }
   double number(const char* attr, double otherwise) const {
     const Attr* found = find(attr);
@@ -156,19 +183,30 @@ int guarded(MgeError* error, Body&& body) noexcept {
   }
 }
 
-// Calls body(begin, end) for chunks of `grain` items on the host's threads. What a chunk throws, the
-// caller of parallel_for throws, after all chunks.
+// Calls body(begin, end) for chunks of `grain` items on the host's threads; or body(begin, end, worker), where
+// `worker` finds scratch memory (MgeBody). What a chunk throws, the caller of parallel_for throws, after all chunks.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, Body&& body) {
+  constexpr bool kAsksWorker = std::is_invocable_v<Body&, int64_t, int64_t, int32_t>;
+  static constexpr auto call = [](Body& called, int64_t begin, int64_t end, [[maybe_unused]] int32_t worker) {
+    if constexpr (kAsksWorker)
+      called(begin, end, worker);
+    else
+      called(begin, end);
+  };
+  if (count <= grain) {  // one chunk: here
+    if (count > 0) call(body, 0, count, 0);
+    return;
+  }
   struct Shared {
     Body* body;
     std::mutex lock;
     std::exception_ptr thrown;
   } shared{&body, {}, nullptr};
-  auto chunk = [](int64_t begin, int64_t end, int32_t, void* data) {
+  auto chunk = [](int64_t begin, int64_t end, int32_t worker, void* data) {
     Shared& mine = *static_cast<Shared*>(data);
     try {
-      (*mine.body)(begin, end);
+      call(*mine.body, begin, end, worker);
     } catch (...) {
       std::lock_guard<std::mutex> hold(mine.lock);
       if (!mine.thrown) mine.thrown = std::current_exception();
@@ -184,25 +222,39 @@ using Function = std::function<void(const Run&)>;
 using Maker = std::function<Function(const Use&)>;            // called once, by prepare
 using Refusal = std::function<std::string(const Use&)>;       // "" where it takes the use
 using Workspace = std::function<uint64_t(const Use&)>;        // bytes
+using Pairs = std::function<std::vector<MgeInplacePair>(const Use&)>;
+using Title = std::function<std::string(const Use&)>;         // what profiles call it
 
 struct Kernel {
   std::string op;
-  MgeDataType dtype;  // of the first input
+  MgeDataType dtype;  // of the first input; of the first output where there is no input
   Maker make;
   Refusal refusal;
   Workspace workspace_bytes;
+  Title title;
   std::vector<MgeInplacePair> pairs;
+  Pairs pairs_of_use;
 
   // The kernel takes only uses for which `reason` returns "".
   Kernel& unless(Refusal reason) { return refusal = std::move(reason), *this; }
   Kernel& workspace(Workspace bytes) { return workspace_bytes = std::move(bytes), *this; }
+  // By default the op's name; an algorithm that `make` chooses belongs into it, as "conv winograd4".
+  Kernel& named(Title name) { return title = std::move(name), *this; }
   // Output 0 may be written over that input.
   Kernel& inplace(uint32_t input) { return pairs.push_back({input, 0}), *this; }
+  // The same for ops with several outputs, where the pairs depend on the use.
+  Kernel& inplace_of(Pairs of_use) { return pairs_of_use = std::move(of_use), *this; }
 };
 
 class Kernels {
  public:
-  // Registers a kernel of an op, for uses whose first input is of dtype T.
+  // What the device is called, and a JSON object that says what it can.
+  void describe(const std::string& name, const std::string& capabilities) {
+    device = name, this->capabilities = capabilities;
+  }
+  std::string device = "host processor", capabilities;
+
+  // Registers a kernel of an op, for uses whose first input (of ops without inputs: first output) is of dtype T.
   template <class T>
   Kernel& add(const std::string& op, Function run) {
     return prepared<T>(op, [run](const Use&) { return run; });
@@ -210,7 +262,10 @@ class Kernels {
   // The same for a function that is made for each use, with what it computed beforehand.
   template <class T>
   Kernel& prepared(const std::string& op, Maker make) {
-    return all_.emplace(op, Kernel{op, dtype_of<T>(), std::move(make), {}, {}, {}})->second;
+    return prepared(op, dtype_of<T>(), std::move(make));
+  }
+  Kernel& prepared(const std::string& op, MgeDataType dtype, Maker make) {
+    return all_.emplace(op, Kernel{op, dtype, std::move(make), {}, {}, {}, {}, {}})->second;
   }
 
   // The first kernel that takes a use, else nullptr and why each refused.
@@ -220,7 +275,7 @@ class Kernels {
     for (auto at = range.first; at != range.second; ++at) {
       const Kernel& kernel = at->second;
       std::string why;
-      if (use.inputs.empty() || !(use.inputs[0].dtype == kernel.dtype))
+      if (!((use.inputs.empty() ? use.outputs : use.inputs)[0].dtype == kernel.dtype))
         why = "no kernel for this dtype";
       else if (kernel.refusal)
         why = kernel.refusal(use);
@@ -240,14 +295,18 @@ struct HostBackend {
   struct Prepared {
     Use use;
     Function run;
-    const Kernel* kernel;
+    std::string name;
+    std::vector<MgeInplacePair> pairs;
   };
 
   static int32_t device_count() { return 1; }
-  static int device_info(int32_t, MgeDeviceInfo* info, MgeError*) {
-    info->flags = MGE_DEVICE_HOST_MEMORY;
-    snprintf(info->name, sizeof info->name, "host processor");
-    return MGE_OK;
+  static int device_info(int32_t, MgeDeviceInfo* info, MgeError* error) {
+    return guarded(error, [&] {
+      const Kernels& mine = Self::kernels();
+      info->flags = MGE_DEVICE_HOST_MEMORY;
+      snprintf(info->name, sizeof info->name, "%s", mine.device.c_str());
+      if (!mine.capabilities.empty()) info->capabilities = mine.capabilities.c_str();
+    });
   }
   static int mem_alloc(int32_t, size_t nbytes, size_t alignment, void*, void** out, MgeError* error) {
     size_t size = (nbytes + alignment - 1) / alignment * alignment;
@@ -275,10 +334,13 @@ struct HostBackend {
       if (!found) throw Failure(MGE_UNSUPPORTED, why);
       Function run = found->make(use);
       if (found->workspace_bytes) info->workspace_bytes = found->workspace_bytes(use);
-      info->inplace = found->pairs.data();
-      info->inplace_count = static_cast<uint32_t>(found->pairs.size());
-      info->name = found->op.c_str();
-      *kernel = new Prepared{std::move(use), std::move(run), found};
+      std::string name = found->title ? found->title(use) : found->op;
+      std::vector<MgeInplacePair> pairs = found->pairs_of_use ? found->pairs_of_use(use) : found->pairs;
+      auto* made = new Prepared{std::move(use), std::move(run), std::move(name), std::move(pairs)};
+      info->name = made->name.c_str();
+      info->inplace = made->pairs.data();
+      info->inplace_count = static_cast<uint32_t>(made->pairs.size());
+      *kernel = made;
     });
   }
   static int run(void* kernel, void*, const MgeTensor* const* inputs, MgeTensor* const* outputs,

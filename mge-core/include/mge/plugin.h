@@ -168,7 +168,8 @@ typedef struct MgeOp {
   uint32_t output_count;
   uint32_t flags;                /* MgeOpFlags */
   const MgeTensor* const* constants; /* (optional) one entry an input: its value in the host's memory
-                                      * where it is known and never changes, else NULL */
+                                      * where it is known and never changes, else NULL; prepare only. In-place
+                                      * pairs must not depend on it. The input is passed to run all the same. */
 } MgeOp;
 
 typedef struct MgeValue {

@@ -47,6 +47,7 @@ from .mode import eager
 from .modelfile import load_model
 from .native import get_cmake_dir, get_include
 from .parse import parse_graph
+from .quantizing import quantize
 from .run import eval, sync
 from .serialization import load, save
 from .tensor import Parameter, Tensor, tensor
@@ -67,8 +68,8 @@ __all__ = [
     "PluginUnavailable", "ShapeError", "Tensor", "TraceError", "UnsupportedError", "debug", "eager", "eval",
     "from_dlpack", "get_allocated_memory", "get_cmake_dir", "get_default_device", "get_device_count", "get_include",
     "get_max_allocated_memory", "get_max_reserved_memory", "get_reserved_memory", "host_call", "is_cuda_available",
-    "load", "load_model", "memory", "parse_graph", "reset_max_memory_stats", "save", "set_default_device", "sync",
-    "tensor",
+    "load", "load_model", "memory", "parse_graph", "quantize", "reset_max_memory_stats", "save",
+    "set_default_device", "sync", "tensor",
 ]  # fmt: skip
 __all__.extend([*_DTYPES, *_MODULES])
 

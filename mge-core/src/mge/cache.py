@@ -17,6 +17,8 @@ from .device import free_bytes, memory_limit
 from .execute import execute
 from .graph import Graph, Node
 from .passes import optimise
+from .passes.offload import offload
+from .passes.placement import report
 from .passes.prologue import split_prologue
 from .plan import Plan
 from .registry import BUILT_IN
@@ -47,7 +49,7 @@ class Key(NamedTuple):
     wanted, donated : tuple of int
         Positions of the results that are held, and of the leaves that may be overwritten.
     strategy : str
-        The memory strategy.
+        The memory strategy with its options.
     """
 
     tokens: tuple
@@ -64,8 +66,8 @@ class Prologue:
 
     KEPT = 4  # sets of parameters: as many models as share the structure
 
-    def __init__(self, graph: Graph, strategy: str) -> None:
-        self.plan = Plan(graph, (), strategy)
+    def __init__(self, graph: Graph) -> None:
+        self.plan = Plan(graph)  # its results are packed weights: no budget holds for them
         self._results: OrderedDict[tuple[int, ...], tuple[list[weakref.ref[Node]], list[Any]]] = (
             OrderedDict()
         )
@@ -119,6 +121,11 @@ class CompiledPlan(NamedTuple):
     donated: tuple[int, ...]
     prologue: Prologue | None
     sources: list[int]
+
+    def placement(self) -> dict[str, Any]:
+        """Return ``Graph.placement`` of the plan, and under ``"prologue"`` that of the prologue, or None."""
+        prologue = self.prologue.plan.graph.placement() if self.prologue is not None else None
+        return {**self.plan.graph.placement(), "prologue": prologue}
 
     @property
     def nbytes(self) -> int:
@@ -263,13 +270,14 @@ def compile_graph(
     first, sources, rest = split_prologue(
         optimised, {*overwritten, *(leaves.index(p) for p in replaced)}
     )
+    rest = offload(rest)
+    report(rest, first)
     plan = Plan(rest, overwritten, strategy)
     prologue = None
     if first is not None:
-        key = (first.key, strategy)
-        prologue = _PROLOGUES.get(key)
+        prologue = _PROLOGUES.get(first.key)
         if prologue is None:
-            prologue = _PROLOGUES[key] = Prologue(first, strategy)
+            prologue = _PROLOGUES[first.key] = Prologue(first)
     debug.log(1, f"compiled a plan of {len(plan.steps)} steps, peak {plan.peak_bytes:,} bytes")
     debug.log(4, str(plan))
     if debug.view:

@@ -8,12 +8,13 @@ After ``op``; before ``ops/*``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from . import op as op_module
 from .dtype import float32, float64, int32, int64
 from .errors import TraceError, user_place
-from .graph import GET, Graph, Node, Recording, Signature, make_leaf
+from .graph import GET, Graph, Node, Recording, Signature, current_recording, make_leaf
 from .mode import MODE, changed
 from .op import record_nodes
 
@@ -233,6 +234,48 @@ def inline(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
         else:
             values[node] = record_nodes(node.sig, [values[i]._node for i in node.inputs])
     return [values[o] if hasattr(values[o], "_node") else tensor(values[o]) for o in graph.outputs]
+
+
+def rewrite(graph: Graph, visit: Callable[[Node, list[Any]], Any], name: str = "rewrite") -> Graph:
+    """Return the graph in which each node is what ``visit`` makes of it, in calls of ops.
+
+    Parameters
+    ----------
+    graph : Graph
+    visit : callable
+        ``visit(node, inputs)`` gets a node and tensors that stand for its inputs. It returns the tensor that takes the
+        node's place, or one for each of its outputs; None keeps the node. Arrays that it uses become constants.
+    name : str
+        For error messages.
+
+    Returns
+    -------
+    Graph
+        Its inputs are those of ``graph``, in order.
+    """
+
+    def replay(*inputs: Any) -> list[Any]:
+        values: dict[Node, Any] = dict(zip(graph.inputs, inputs, strict=True))
+        index = current_recording().index
+        for node in graph.nodes:
+            given = [values[i] for i in node.inputs]
+            if node.sig.op is GET:
+                values[node] = given[0][node.sig.attrs[0][1]]
+                continue
+            before = len(index)
+            made = visit(node, given)
+            if made is None:
+                made = record_nodes(node.sig, [x._node for x in given])
+            values[node] = made
+            for new in islice(reversed(index), len(index) - before):  # the user's line stays
+                new.code, new.offset = node.code, node.offset
+        return [values[o] for o in graph.outputs]
+
+    device = (graph.inputs or graph.nodes)[0].sig.device
+    made, captured, _, _ = capture(replay, [n.type for n in graph.inputs], device, name)
+    if captured:
+        raise TraceError(f"{name}: it uses a tensor that is no input of the graph", hint="an array")
+    return made
 
 
 def lowered(sig: Signature) -> Graph | None:

@@ -36,7 +36,8 @@ def run_reference(graph: Graph, inputs: Sequence[np.ndarray]) -> list[Any]:
             values[node] = values[node.inputs[0]][node.sig.attrs[0][1]]
         else:
             outputs = [np.empty(t.shape, t.dtype.dtype) for t in node.sig.types]
-            node.sig.device.kernel(node.sig)([values[i] for i in node.inputs], outputs, None)
+            kernel = node.sig.device.host_kernel(node.sig)
+            kernel([values[i] for i in node.inputs], outputs, None)
             values[node] = outputs[0] if node.sig.single else tuple(outputs)
     return [values[o] for o in graph.outputs]
 

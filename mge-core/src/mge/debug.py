@@ -55,7 +55,9 @@ VARIABLES: dict[str, Variable] = {
         bool, False, "1: time algorithms when a plan is made, and keep the choice"
     ),
     "MGE_MEMORY": Variable(
-        str, "static", "memory strategy by name: `static`, `naive`, or a plugin's"
+        str,
+        "static",
+        "memory strategy by name: `static`, `naive`, or a plugin's; with options as in `static:budget=2GB`",
     ),
     "MGE_MEMORY_LIMIT": Variable(
         str, "", "bytes that plans of one device may use, as `2GB`; empty: no limit"

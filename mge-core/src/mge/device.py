@@ -1,6 +1,6 @@
 """Devices and buffers: what allocates, copies and runs kernels.
 
-In: device names, NumPy arrays, signatures. Out: ``Device`` objects (one for each ``name:index``), ``Buffer``, ``Pool``.
+In: device names, NumPy arrays, signatures. Out: ``Device`` objects, one for each ``name:index``.
 After ``registry``; before ``refdevice``.
 """
 
@@ -15,13 +15,14 @@ import numpy as np
 
 from . import op as op_module
 from . import registry
+from .buffer import BYTE, Buffer, CopyKind, DeviceArray, DevicePool, Pool, in_host, transfer
 from .debug import debug
 from .discovery import first_line
 from .dtype import as_dtype
 from .errors import (
     ArgumentError,
     DeviceError,
-    OutOfMemory,
+    MgeError,
     PluginContractError,
     UnsupportedError,
 )
@@ -29,139 +30,7 @@ from .graph import Graph, Signature
 from .mode import MODE
 from .types import Type
 
-ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register
-
 Kernel = Callable[[Sequence[Any], Sequence[Any], Any], None]  # (inputs, outputs, stream)
-
-
-class Buffer:
-    """Bytes on a device, as an array of the device's kind.
-
-    Attributes
-    ----------
-    array : ndarray
-        Dense, row-major, aligned to 64 bytes where mge allocated it.
-    block : object or None
-        What goes back to the pool when the buffer dies; None for memory that mge does not own.
-    """
-
-    __slots__ = ("__weakref__", "array", "block", "pool")
-
-    def __init__(self, array: Any, block: Any = None, pool: Pool | None = None) -> None:
-        self.array, self.block, self.pool = array, block, pool
-
-    def __del__(self) -> None:
-        pool = self.pool
-        if pool is not None:
-            self.array = None
-            pool.give(self.block)
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        # An array made through this interface keeps the buffer alive, so its bytes are not reused meanwhile.
-        interface = dict(self.array.__array_interface__)
-        interface["data"] = (interface["data"][0], True)
-        interface.pop("strides", None)
-        return interface
-
-
-class Failure:
-    """Stands where a buffer would be, for a value whose computation failed: reading it raises the error."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    @property
-    def array(self) -> Any:
-        """Raise the error that stopped the computation."""
-        raise self.error
-
-
-class Pool:
-    """A caching allocator of host memory: blocks that come back wait by size for the next request.
-
-    Attributes
-    ----------
-    in_use_bytes, cached_bytes, peak_bytes, peak_reserved_bytes : int, bytes
-    """
-
-    cache_limit_bytes = 1 << 30
-
-    def __init__(self) -> None:
-        self.free: dict[int, list[Any]] = {}
-        self.in_use_bytes = self.cached_bytes = self.peak_bytes = self.peak_reserved_bytes = 0
-        self.live_blocks = 0
-
-    @staticmethod
-    def rounded(nbytes: int) -> int:
-        """Return the block size for a request: a power of two of lines, or whole 1/8 steps of one when large."""
-        lines = max(1, -(-nbytes // ALIGNMENT))
-        step = 1 << max(0, lines.bit_length() - 4)
-        return -(-lines // step) * step * ALIGNMENT
-
-    def take(self, nbytes: int) -> Any:
-        """Return an aligned block of at least ``nbytes`` bytes."""
-        size = self.rounded(nbytes)
-        waiting = self.free.get(size)
-        try:
-            block = waiting.pop() if waiting else None
-        except IndexError:  # another thread was faster
-            block = None
-        if block is None:
-            try:
-                block = self.allocate(size)
-            except OutOfMemory:
-                self.trim()
-                block = self.allocate(size)
-        else:
-            self.cached_bytes -= size
-        self.in_use_bytes += size
-        self.live_blocks += 1
-        if self.in_use_bytes > self.peak_bytes:
-            self.peak_bytes = self.in_use_bytes
-            self.peak_reserved_bytes = max(
-                self.peak_reserved_bytes, self.in_use_bytes + self.cached_bytes
-            )
-        return block
-
-    def give(self, block: Any) -> None:
-        """Take a block back."""
-        size = block.nbytes
-        self.in_use_bytes -= size
-        self.live_blocks -= 1
-        if self.cached_bytes + size <= self.cache_limit_bytes:
-            self.free.setdefault(size, []).append(block)
-            self.cached_bytes += size
-
-    def trim(self) -> None:
-        """Give all cached blocks back to the system."""
-        self.free.clear()
-        self.cached_bytes = 0
-
-    @staticmethod
-    def allocate(nbytes: int) -> Any:
-        """Return a block that is neither cached nor counted: an arena."""
-        return aligned_bytes(nbytes)
-
-    def reset_peak(self) -> None:
-        """Start the maxima again from what is in use now."""
-        self.peak_bytes = self.in_use_bytes
-        self.peak_reserved_bytes = self.in_use_bytes + self.cached_bytes
-
-
-def aligned_bytes(nbytes: int) -> np.ndarray:
-    """Return ``nbytes`` uninitialised bytes whose address is a multiple of 64."""
-    try:
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    except MemoryError:
-        raise OutOfMemory(
-            f"memory: {nbytes:,} bytes were asked for and the system has no such block",
-            hint="a smaller batch, or a memory strategy",
-        ) from None
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
 
 
 class Device:
@@ -171,8 +40,10 @@ class Device:
     ----------
     name : str
         ``"ref:0"``.
+    is_host : bool
+        Its memory is the host's: its buffers are NumPy arrays.
     pool : Pool
-    arena : ndarray or None
+    arena : ndarray, DeviceArray or None
         Bytes that the plans of this device share, each while it runs.
     lock : RLock
         Held while a plan runs: runs on one device are serialised.
@@ -182,8 +53,13 @@ class Device:
         self.backend, self.index = backend, index
         self.type = backend.name
         self.name = f"{backend.name}:{index}"
-        own_pool = getattr(backend, "pool", None)
-        self.pool: Any = own_pool(index) if own_pool is not None else Pool()
+        self.is_host: bool = backend.is_host
+        if hasattr(backend, "pool"):
+            self.pool: Any = backend.pool(index)
+            self.pool.device = self
+        else:
+            self.pool = Pool() if self.is_host else DevicePool(self, backend.allocator(index))
+        self._stream: list[Any] = []
         self.lock = threading.RLock()
         self.arena: Any = None  # bytes that the plans of this device share while they run
 
@@ -208,8 +84,39 @@ class Device:
     def upload(self, array: np.ndarray) -> Buffer:
         """Return a buffer with a copy of a NumPy array."""
         buffer = self.array(Type(array.shape, as_dtype(array.dtype)))
-        np.copyto(buffer.array, array)
+        transfer(buffer.array, array)
         return buffer
+
+    def stream(self) -> Any:
+        """Return the stream of a backend in Python, made at the first call; None where it has no streams."""
+        if not self._stream and hasattr(self.backend, "stream"):
+            self._stream.append(self.backend.stream(self.index))
+        return self._stream[0] if self._stream else None
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Return the (type, index) that kernels of libraries see: of the host, or of what the library says."""
+        if self.is_host or not hasattr(self.backend, "dlpack_device"):
+            return (1, 0)
+        return self.backend.dlpack_device(self.index)
+
+    def local(self, buffer: Any) -> Any:
+        """Return a buffer where this device's kernels read it: itself, or a copy of a number's."""
+        here = self.is_host or buffer.array.__class__ is DeviceArray
+        return buffer if here else self.upload(buffer.array)
+
+    def copy(self, target: Any, source: Any, kind: CopyKind) -> None:
+        """Copy between the host and this device's own memory, or within it; complete on return."""
+        if not source.nbytes:
+            return
+        sides = [a if a.__class__ is DeviceArray else a.reshape(-1) for a in (target, source)]
+        to, start = (a.view(BYTE) for a in sides)
+        try:
+            self.backend.copy(self.index, to, start, source.nbytes, kind, None)
+        except MgeError:
+            raise
+        except Exception as error:
+            text = f"copy of {source.nbytes:,} bytes ({kind.name}) raised {type(error).__name__}"
+            raise DeviceError(f"{self}: {text}: {first_line(error)}") from error
 
     def kernel(self, sig: Signature) -> Kernel:
         """Return the kernel for a signature; it is looked up once. What the device refuses runs by its reference."""
@@ -220,8 +127,7 @@ class Device:
                 raise unsupported(sig, reason)
             if sig.notes.get("kernel") is None:
                 own = reason is None and not is_free(sig)
-                ref = BACKENDS["ref"]
-                sig.notes["kernel"] = self._ask("kernel", sig) if own else ref.kernel(0, sig)
+                sig.notes["kernel"] = self._ask("kernel", sig) if own else self._by_ref(sig)
             found = sig.notes["kernel"]
         return found
 
@@ -232,12 +138,28 @@ class Device:
             own = registry.library_kernel(self.type, sig) if "::" in sig.op.name else None
             if own is not None:
                 notes["kernel"] = own
-            reason = None if own is not None or is_free(sig) else self._ask("supports", sig)
+            if own is not None or is_free(sig):
+                reason = None
+            elif _calls_python(sig):
+                reason = "it runs in host memory"
+            else:
+                reason = self._ask("supports", sig)
             if not isinstance(reason, str | None):
                 text = f"supports gave {reason!r}; it must give None, or the reason"
                 raise PluginContractError(f"{self.type}: {text}")
             notes["refusal"] = reason
         return notes["refusal"]
+
+    def host_kernel(self, sig: Signature) -> Kernel:
+        """Return a kernel for arrays in host memory: the device's own where its memory is that, else the reference."""
+        return self.kernel(sig) if self.is_host else BACKENDS["ref"].kernel(0, sig)
+
+    def _by_ref(self, sig: Signature) -> Kernel:
+        """Return the kernel for what the core runs: copies, and references over arrays in host memory."""
+        if sig.op.name == "copy" or (not self.is_host and sig.is_view):
+            return lambda inputs, outputs, stream: transfer(outputs[0], inputs[0])
+        kernel: Kernel = BACKENDS["ref"].kernel(0, sig)
+        return kernel if self.is_host else _staged(kernel)
 
     def _ask(self, method: str, sig: Signature) -> Any:
         """Call a method of the backend; it must not raise."""
@@ -249,11 +171,27 @@ class Device:
             raise PluginContractError(f"{self.type}: {text}") from error
 
 
+def _staged(kernel: Kernel) -> Kernel:
+    """Return a kernel over arrays of a device's own memory that computes in host memory."""
+
+    def staged(inputs: Sequence[Any], outputs: Sequence[Any], stream: Any) -> None:
+        made = [None if o is None else np.empty(o.shape, o.dtype) for o in outputs]
+        kernel([in_host(i) for i in inputs], made, None)
+        for output, array in zip(outputs, made):
+            if output is not None:
+                transfer(output, array)
+
+    return staged
+
+
 def is_free(sig: Signature) -> bool:
-    """Whether the core itself runs an op for host devices: copies, constants, views, graphs, calls of Python."""
-    is_view = sig.op.aliases and sig.nbytes == sig.input_types[0].nbytes
-    is_ours = sig.op.name in ("copy", "constant", "host_call")
-    return is_view or is_ours or any(isinstance(v, Graph) for _, v in sig.attrs)
+    """Whether the core itself runs an op: copies, constants, views; in host memory graphs and calls of Python, too."""
+    is_ours = sig.op.name in ("copy", "constant")
+    return sig.is_view or is_ours or (sig.device.is_host and _calls_python(sig))
+
+
+def _calls_python(sig: Signature) -> bool:
+    return sig.op.name == "host_call" or any(isinstance(v, Graph) for _, v in sig.attrs)
 
 
 def unsupported(sig: Signature, reason: str) -> UnsupportedError:
@@ -300,7 +238,7 @@ def as_device(name: object) -> Device:
             raise DeviceError(
                 f'device: "{full}" was asked for; {kind} has {count}, numbered from 0'
             )
-        _DEVICES[full] = Device(backend, index)
+        _DEVICES.setdefault(full, Device(backend, index))  # another thread may have been faster
     return _DEVICES[full]
 
 
@@ -379,10 +317,23 @@ def parse_bytes(text: str | int) -> int:
         ) from None
 
 
+class _Lost:
+    """Stands for the backend and the memory of a device that a forked process cannot use."""
+
+    def __init__(self, device: Device) -> None:
+        self._text = f"{device}: this process was forked, and only its parent can use the device"
+
+    def __getattr__(self, name: str) -> Any:
+        raise DeviceError(self._text, hint='start workers with "spawn" or "forkserver"')
+
+
 def _after_fork() -> None:
-    """In the child of a fork: locks that other threads held would never be released."""
+    """In the child of a fork: locks that other threads held would never be released; devices are the parent's."""
     for device in _DEVICES.values():
         device.lock = threading.RLock()
+        if not device.is_host:
+            device.backend = device.pool = _Lost(device)
+            device.arena = None
 
 
 if hasattr(os, "register_at_fork"):

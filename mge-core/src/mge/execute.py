@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
+from .buffer import ALIGNMENT, Buffer, DeviceArray, in_host, transfer
 from .debug import debug
-from .device import ALIGNMENT, BACKENDS, Buffer
+from .device import BACKENDS, Device, is_free
 from .errors import InternalError, MgeError, user_place
 from .graph import Node, Signature
+from .native import NativeKernel
 from .nativeplan import NativePlan, bind
 from .plan import Plan
 from .types import Type
@@ -38,27 +41,39 @@ class StepError(Exception):
 
 
 class _Bound:
-    """A plan's steps with arrays in their places, over one arena.
+    """A plan's steps with arrays in their places, over one arena in each memory.
 
     Attributes
     ----------
-    calls : list of (kernel, inputs, outputs, None)
+    arenas : dict of Device to array
+    constants : dict of int to Buffer
+        By storage, what was copied to a device's own memory.
+    calls : list of (kernel, inputs, outputs, stream)
         The lists are shared with ``slots``, which put this run's arrays into them.
     inputs, results : list of (input or storage, places)
         Storages that change from run to run. Their arrays go to ``places``: by type, (list, position) each.
     native : NativePlan or None
         The same steps for the native executor, where some of them have native kernels.
+    streams : list of Stream
+        Of devices of backends in Python. Only the last of them may have work that no step waited for.
     reached : int
         The step that a watched run is at.
     """
 
-    def __init__(self, plan: Plan, arena: np.ndarray) -> None:
-        self.arena = arena
+    def __init__(self, plan: Plan, arenas: dict[Device, Any]) -> None:
+        self.arenas = arenas
+        self.constants = {
+            i: s.device.upload(s.source)
+            for i, s in enumerate(plan.storages)
+            if s.kind == "constant" and not s.device.is_host
+        }
         self.calls: list[tuple] = []
+        self.streams: list[Any] = []
+        self._numbers: dict[int, tuple[bytes, Buffer]] = {}
         self.reached = 0
         dynamic: dict[int, dict[Type, list[tuple[list, int]]]]
         dynamic = {i: {} for i, s in enumerate(plan.storages) if s.kind in ("input", "result")}
-        arrays = [self._array(plan, v, arena) for v in range(len(plan.values))]
+        arrays = [self._array(plan, v) for v in range(len(plan.values))]
         for step in plan.steps:
             lists = []
             for ids in (step.inputs, step.outputs):
@@ -69,6 +84,8 @@ class _Bound:
                         dynamic[value.storage].setdefault(value.type, []).append((made, position))
                 lists.append(made)
             self.calls.append((step.kernel, *lists, None))
+        if plan.has_own_memory and not any(isinstance(s.kernel, NativeKernel) for s in plan.steps):
+            self._put_on_streams(plan)
         self.inputs = [
             (s.source, list(dynamic[i].items()))
             for i, s in enumerate(plan.storages)
@@ -77,29 +94,74 @@ class _Bound:
         self.results = [
             (i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"
         ]
-        self.native = bind(plan, self.calls, arena)
+        self.native = bind(plan, self)
 
-    @staticmethod
-    def _array(plan: Plan, v: int, arena: np.ndarray) -> Any:
+    def _array(self, plan: Plan, v: int) -> Any:
         """Return the array of a value that stays in place from run to run, else None."""
         type_, index, _ = plan.values[v]
         storage = plan.storages[index]
         if storage.kind == "constant":
-            return storage.source.view(type_.dtype.dtype).reshape(type_.shape)
+            return self.constant(plan, v)
         if storage.kind == "arena":
             offset = plan.memory.offsets[plan.arena[index]]
-            return _typed(arena[offset:], type_)
+            return _typed(self.arenas[storage.device][offset:], type_)
         return None
 
+    def constant(self, plan: Plan, v: int) -> Any:
+        """Return the array of a constant, in its device's memory."""
+        type_, index, _ = plan.values[v]
+        made = self.constants.get(index)
+        array = plan.storages[index].source if made is None else made.array
+        return array.view(type_.dtype.dtype).reshape(type_.shape)
 
-def _arena(plan: Plan) -> np.ndarray:
-    """Return the device's arena, at least as large as the plan needs; plans of one device share it."""
-    device = plan.device
-    arena = device.arena
-    nbytes = plan.memory.arena_bytes + plan.workspace_bytes
-    if arena is None or arena.nbytes < nbytes:
-        arena = device.arena = device.pool.allocate(max(nbytes, ALIGNMENT))
-    return arena
+    def _put_on_streams(self, plan: Plan) -> None:
+        """Let steps of a Python backend's device run on its stream; the next step elsewhere waits for that."""
+        before = None
+        for i, (kernel, inputs, outputs, _) in enumerate(self.calls):
+            sig = plan.steps[i].slot.node.sig
+            own = sig.device.refusal(sig) is None and not is_free(sig)
+            stream = sig.device.stream() if own else None
+            if before is not None and before is not stream:
+                kernel = _after(before, kernel)
+            before = stream
+            if stream is not None and stream not in self.streams:
+                self.streams.append(stream)
+            self.calls[i] = (kernel, inputs, outputs, stream)
+
+    def local(self, plan: Plan, buffers: Sequence[Any]) -> list[Any]:
+        """Return the inputs' buffers, with numbers copied to the memory where kernels read them."""
+        made = list(buffers)
+        for storage in plan.storages:
+            if storage.kind != "input" or storage.device.is_host:
+                continue
+            i = storage.source
+            array = buffers[i].array
+            if array.__class__ is DeviceArray:
+                continue
+            old, raw = self._numbers.get(i), array.tobytes()
+            if old is None or old[0] != raw:  # a new buffer: the old one may have left the plan
+                old = self._numbers[i] = raw, storage.device.upload(array)
+            made[i] = old[1]
+        return made
+
+
+def _after(stream: Any, kernel: Any) -> Any:
+    """Return a kernel that waits for a stream first."""
+
+    def waiting(inputs: Any, outputs: Any, own: Any) -> None:
+        stream.sync()
+        kernel(inputs, outputs, own)
+
+    return waiting
+
+
+def _arenas(plan: Plan) -> dict[Device, Any]:
+    """Return each memory's arena, at least as large as the plan needs; plans of one device share it."""
+    for device, sizes in plan.arenas.items():
+        if device.arena is None or device.arena.nbytes < sum(sizes):
+            device.arena = None  # it goes first where no other plan is bound to it
+            device.arena = device.pool.allocate(max(sum(sizes), ALIGNMENT))
+    return {device: device.arena for device in plan.arenas}
 
 
 def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
@@ -121,53 +183,74 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
     StepError
         A step failed, or the run was interrupted.
     """
-    device = plan.device
-    with device.lock, np.errstate(all="ignore"):
-        arena = _arena(plan)
-        bound = plan.bound
-        if bound is None or bound.arena is not arena:
-            bound = plan.bound = _Bound(plan, arena)
-        watched = debug.debug >= 2 or debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
-        native = None if watched else bound.native
-        fills = native is None or native.has_calls  # some step takes its arrays from the lists
-        for source, places in bound.inputs:
-            if places and fills:
-                array = buffers[source].array
-                for type_, uses in places:
-                    typed = array if array.shape == type_.shape else array.reshape(type_.shape)
-                    for made, position in uses:
-                        made[position] = typed
-        pool = device.pool
-        results: dict[int, Buffer] = {}
-        for index, places in bound.results:
-            block = pool.take(plan.storages[index].nbytes)
-            results[index] = Buffer(block, block, pool)
-            for type_, uses in places if fills else ():
-                typed = _typed(block, type_)
+    if len(plan.devices) == 1:
+        with plan.devices[0].lock, np.errstate(all="ignore"):
+            return _execute(plan, buffers)
+    with ExitStack() as stack, np.errstate(all="ignore"):
+        for device in plan.devices:
+            stack.enter_context(device.lock)
+        return _execute(plan, buffers)
+
+
+def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
+    bound = plan.bound
+    arenas = _arenas(plan)
+    if bound is None or any(bound.arenas[d] is not arena for d, arena in arenas.items()):
+        bound = plan.bound = _Bound(plan, arenas)
+    if plan.has_own_memory:
+        buffers = bound.local(plan, buffers)
+    watched = debug.debug >= 2 or debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
+    native = None if watched else bound.native
+    fills = native is None or native.has_calls  # some step takes its arrays from the lists
+    for source, places in bound.inputs:
+        if places and fills:
+            array = buffers[source].array
+            for type_, uses in places:
+                typed = array if array.shape == type_.shape else array.reshape(type_.shape)
                 for made, position in uses:
                     made[position] = typed
-        inputs: Any = None
-        try:
-            if native is not None:
-                _run_native(plan, native, buffers, results)
-            elif watched:
-                _run_watched(plan, bound)
-            else:
-                for kernel, inputs, outputs, stream in bound.calls:
-                    kernel(inputs, outputs, stream)
-        except BaseException as error:
-            if native is not None:
-                number = native.step
-            elif watched:
-                number = bound.reached
-            else:
-                number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
-            if isinstance(error, Exception) and plan.steps:
-                located(error, plan.steps[number].slot.node)
-            raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
+    results: dict[int, Buffer] = {}
+    for index, places in bound.results:
+        storage = plan.storages[index]
+        pool = storage.device.pool
+        block = pool.take(storage.nbytes)
+        results[index] = Buffer(block, block, pool)
+        for type_, uses in places if fills else ():
+            typed = _typed(block, type_)
+            for made, position in uses:
+                made[position] = typed
+    inputs: Any = None
+    try:
+        if native is not None:
+            _run_native(plan, native, buffers, results)
+        elif watched:
+            _run_watched(plan, bound)
+        else:
+            for kernel, inputs, outputs, stream in bound.calls:
+                kernel(inputs, outputs, stream)
+        for stream in bound.streams:
+            stream.sync()
+    except BaseException as error:
+        if native is not None:
+            number = native.step
+        elif watched:
+            number = bound.reached
+        else:
+            number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
+        _settle(bound)
+        if isinstance(error, Exception) and plan.steps:
+            located(error, plan.steps[number].slot.node)
+        raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
-    return [_output(plan, v, buffers, results) for v in plan.outputs]
+    return [_output(plan, v, buffers, results, bound) for v in plan.outputs]
+
+
+def _settle(bound: _Bound) -> None:
+    """After a failure: wait for work that may still write to memory that is given up now."""
+    for stream in bound.streams:
+        with suppress(Exception):
+            stream.sync()
 
 
 def _run_native(
@@ -194,12 +277,14 @@ def located(error: Exception, node: Node) -> Exception:
     return error
 
 
-def _typed(block: np.ndarray, type_: Type) -> np.ndarray:
+def _typed(block: Any, type_: Type) -> Any:
     """Return the first bytes of a block as an array of a type."""
     return block[: type_.nbytes].view(type_.dtype.dtype).reshape(type_.shape)
 
 
-def _output(plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffer]) -> Any:
+def _output(
+    plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffer], bound: _Bound
+) -> Any:
     """Return the buffer of one output: a result's, an input's that passed through or was overwritten, a constant's."""
     type_, index, _ = plan.values[v]
     storage = plan.storages[index]
@@ -214,7 +299,7 @@ def _output(plan: Plan, v: int, buffers: Sequence[Any], results: dict[int, Buffe
         owner = buffers[storage.source]
         array = owner.array
         return owner if array.shape == type_.shape else Buffer(array.reshape(type_.shape), owner)
-    return Buffer(storage.source.view(type_.dtype.dtype).reshape(type_.shape), storage.source)
+    return Buffer(bound.constant(plan, v), bound.constants.get(index, storage.source))
 
 
 def _run_watched(plan: Plan, bound: _Bound) -> None:
@@ -222,14 +307,15 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
     inputs: Any = None
     for number, (kernel, inputs, outputs, stream) in enumerate(bound.calls):
         bound.reached = number
-        guards = _guards(plan, number, bound.arena) if plan.guard_bytes else []
+        guards = _guards(plan, number, bound) if plan.guard_bytes else []
         for _, guard in guards:
-            guard[:] = GUARD
-        given = (
-            [np.copy(a) for a in inputs] if debug.check >= 2 else inputs
-        )  # it may write over them
+            transfer(guard, np.full(guard.nbytes, GUARD, np.uint8))
+        # it may write over them
+        given = [np.copy(in_host(a)) for a in inputs] if debug.check >= 2 else inputs
         start = time.perf_counter_ns()
         kernel(inputs, outputs, stream)
+        if stream is not None:
+            stream.sync()
         end = time.perf_counter_ns()
         for watcher in WATCHERS:
             watcher(plan, number, start, end)
@@ -240,26 +326,29 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
                 f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes",
             )
         for label, guard in guards:
-            if (guard != GUARD).any():
+            if (in_host(guard) != GUARD).any():
                 raise InternalError(
                     f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}"
                 )
         if debug.check >= 2:
-            _check_step(plan, number, given, outputs)
+            _check_step(plan, number, given, [None if a is None else in_host(a) for a in outputs])
 
 
-def _guards(plan: Plan, number: int, arena: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _guards(plan: Plan, number: int, bound: _Bound) -> list[tuple[str, Any]]:
     """Return the bytes after each output that lies in the arena, with what the output is."""
     found = []
     for v in plan.steps[number].outputs:
         index = plan.values[v].storage
         if index in plan.arena:
-            end = plan.memory.offsets[plan.arena[index]] + plan.storages[index].nbytes
-            found.append((plan.storages[index].label, arena[end : end + plan.guard_bytes]))
+            storage = plan.storages[index]
+            end = plan.memory.offsets[plan.arena[index]] + storage.nbytes
+            arena = bound.arenas[storage.device]
+            found.append((storage.label, arena[end : end + plan.guard_bytes]))
     return found
 
 
-def _has_nan(array: np.ndarray) -> bool:
+def _has_nan(array: Any) -> bool:
+    array = in_host(array)
     return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 

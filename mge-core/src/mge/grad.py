@@ -167,7 +167,12 @@ def gradient_nodes(
             current_recording().enlist(dy._node, dy)
     outputs = record_nodes(block.sig, [_source(s, region, dys) for s in block.sources], later=True)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    SITES.add((outputs[0]._node.code, outputs[0]._node.offset))
     return [outputs[i] if i is not None else None for i in block.positions]
+
+
+# Where gradients were recorded, as nodes have it. Their nodes carry such a place, whatever passes make of them.
+SITES: set[tuple[Any, int]] = set()
 
 
 class _Block(NamedTuple):

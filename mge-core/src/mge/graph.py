@@ -70,6 +70,11 @@ class Signature:
         self.nbytes = sum(t.nbytes for t in types)
         self.notes: dict[str, Any] = {}  # what later files derive once: kernel, lowering, gradient
 
+    @property
+    def is_view(self) -> bool:
+        """Whether it only gives its input's bytes another shape, so that it needs no step."""
+        return self.op.aliases and self.nbytes == self.input_types[0].nbytes
+
     def __repr__(self) -> str:
         return f"{self.op.name}({', '.join(map(repr, self.input_types))}){print_attrs(self.attrs)}"
 
@@ -333,34 +338,23 @@ class Graph:
         Returns
         -------
         dict
-            ``nodes``: their number by device, without copies and constants. ``copied_bytes``: between devices.
-            ``refused``: a list of ``op``, ``device`` that refused it, ``reason``, ``count`` and ``bytes`` of results.
+            ``nodes``: their number by device, without views, copies and constants.
+            ``copied_bytes``: between devices, each time that the graph runs.
+            ``devices``: by name, a dict of ``nodes``, ``islands`` (groups of nodes that read each other's values),
+            ``bytes_in`` and ``bytes_out`` (of copies from and to other devices).
+            ``refused``: what is on ``ref`` in place of its device, a list of dicts: ``op``, ``device``, ``reason``
+            (the device's words, or ``"island of 2 nodes"``), ``count`` and ``bytes`` of results.
+            ``compiled``: the parts that a device compiled as a whole, a list of dicts: ``device``, ``nodes``,
+            ``kernel`` and ``reason`` (None, or why the device did not take the part; its nodes run one by one).
         """
-        nodes: dict[str, int] = {}
-        refused: dict[tuple, dict[str, Any]] = {}
-        copied = 0
-        for node in self.nodes:
-            sig = node.sig
-            if sig.op.name == "copy" and node.inputs[0].sig.device is not sig.device:
-                copied += sig.nbytes
-            elif sig.op is not GET and sig.op.name != "constant":
-                nodes[str(sig.device)] = nodes.get(str(sig.device), 0) + 1
-            if "refused" in sig.notes:
-                device, reason = sig.notes["refused"]
-                entry = {
-                    "op": sig.op.name,
-                    "device": device,
-                    "reason": reason,
-                    "count": 0,
-                    "bytes": 0,
-                }
-                entry = refused.setdefault(tuple(entry.values()), entry)
-                entry["count"] += 1
-                entry["bytes"] += sig.nbytes
-        return {"nodes": nodes, "copied_bytes": copied, "refused": [*refused.values()]}
+        return placement_of(self)
 
     def __repr__(self) -> str:
         return f"<graph of {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+
+
+def placement_of(graph: Graph) -> Any:
+    """Return where the ops of a graph run. Set by passes/placement.py."""
 
 
 # Leaves.
@@ -383,6 +377,7 @@ class _Get:
     name = "get"
     is_leaf = False
     is_pure = True
+    aliases = False
     inplace = ()
 
 

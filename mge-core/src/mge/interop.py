@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .device import ALIGNMENT, Buffer, as_device
+from .buffer import ALIGNMENT, Buffer
+from .device import as_device
 from .dtype import DTYPES, as_dtype, bfloat16
 from .errors import ArgumentError, DeviceError, DTypeError, MgeError, user_place
 from .graph import Node, leaf_signature
@@ -79,6 +80,11 @@ def _to_dlpack(
 
 def _dlpack_device(self: Tensor) -> tuple[int, int]:
     """Return the (type, index) of the device, by DLPack's numbers."""
+    if not self.device.is_host:
+        raise DeviceError(
+            f"__dlpack__: the tensor is on {self.device}, whose memory is its own; DLPack shares host memory only",
+            hint='x.to("ref"), which copies it',
+        ).add_place(user_place())
     return (1, 0)
 
 

@@ -1,23 +1,24 @@
-"""Memory: offsets in one arena for values that live at different times.
+"""Memory: offsets in one arena for values that live at different times, by the strategy that the user chose.
 
 In: how long each value lives and how large it is. Out: offsets, the peak in bytes, and a check of both.
-After ``schedule``; before ``plan``.
+After ``schedule``; before ``replay``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .debug import debug
+from .device import parse_bytes
 from .discovery import first_line
-from .errors import ArgumentError, InternalError, OutOfMemory, PluginContractError
+from .errors import ArgumentError, OutOfMemory, PluginContractError
 from .mode import MODE, changed
 from .registry import load
+from .strategy import MemoryStrategy
 
 ALIGNMENT = 64
 
@@ -56,15 +57,12 @@ class MemoryPlan(NamedTuple):
     live_bytes: list[int]
 
 
-Strategy = Callable[[Sequence[Interval]], list[int]]
-
-
 def rounded(nbytes: int) -> int:
     """Return a size as a multiple of the alignment; an empty value takes no room."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def static(intervals: Sequence[Interval]) -> list[int]:
+def best_layout(intervals: Sequence[Interval]) -> list[int]:
     """Return offsets by the best of four greedy orders: by size, by lifetime, by their product, by first step."""
     orders: list[Callable[[Interval], Any]] = [
         lambda v: v.nbytes,
@@ -81,9 +79,20 @@ def static(intervals: Sequence[Interval]) -> list[int]:
     return min(layouts, key=lambda offsets: _top(intervals, offsets))
 
 
-def naive(intervals: Sequence[Interval]) -> list[int]:
-    """Return offsets as an allocator finds them that takes values in order and frees each at its last use."""
-    return _best_fit(intervals, sorted(range(len(intervals)), key=lambda i: intervals[i].start))
+class Static(MemoryStrategy):
+    """The order of recording, and the best of several layouts: what the base class does."""
+
+    name = "static"
+
+
+class Naive(MemoryStrategy):
+    """The order of recording, and offsets as an allocator finds them that frees each value at its last use."""
+
+    name = "naive"
+
+    def layout(self, values: Sequence[Any], alignment: int) -> list[int]:
+        """Place values in the order in which they are made."""
+        return _best_fit(values, sorted(range(len(values)), key=lambda i: values[i].start))
 
 
 def _best_fit(intervals: Sequence[Interval], order: Sequence[int]) -> list[int]:
@@ -129,11 +138,11 @@ def verify_offsets(
 
     Raises
     ------
-    InternalError
+    PluginContractError
         Names the strategy and the two values.
     """
     if len(offsets) != len(intervals):
-        raise InternalError(
+        raise PluginContractError(
             f'memory strategy "{strategy}" gave {len(offsets)} offsets for {len(intervals)} values'
         )
     events = sorted(
@@ -147,66 +156,129 @@ def verify_offsets(
             continue
         low, high = offsets[i], offsets[i] + intervals[i].nbytes
         if low < 0 or high > arena_bytes or low % ALIGNMENT:
-            raise InternalError(
+            raise PluginContractError(
                 f'memory strategy "{strategy}" put {intervals[i].label or i} at bytes {low} to {high} '
                 f"of an arena of {arena_bytes}; offsets must be inside and multiples of {ALIGNMENT}"
             )
         for j, offset in live.items():
             if offset < high and low < offset + intervals[j].nbytes:
-                raise InternalError(
+                raise PluginContractError(
                     f'memory strategy "{strategy}" put {intervals[i].label or i} over {intervals[j].label or j}, '
                     "and both are live"
                 )
         live[i] = low
 
 
-STRATEGIES: dict[str, Strategy] = {"static": static, "naive": naive}
+STRATEGIES: dict[str, MemoryStrategy] = {"static": Static(), "naive": Naive()}
+
+
+class Choice(NamedTuple):
+    """A strategy as the user asked for it.
+
+    Attributes
+    ----------
+    name : str
+    strategy : MemoryStrategy
+    budget : str
+        ``"2GB"``, ``"50%"`` of the peak of ``static``, or empty for no budget.
+    options : dict
+        Those that the strategy declares.
+    """
+
+    name: str
+    strategy: Any
+    budget: str
+    options: dict[str, Any]
+
+    @property
+    def decides_order(self) -> bool:
+        """Whether the strategy says what runs when."""
+        return getattr(self.strategy.plan, "__func__", None) is not MemoryStrategy.plan
+
+    def budget_bytes(self, static_peak: Callable[[], int]) -> int | None:
+        """Return the budget of a plan; ``static_peak()`` gives what the strategy ``static`` takes for it."""
+        if self.budget.endswith("%"):
+            return int(static_peak() * float(self.budget[:-1]) / 100)
+        return parse_bytes(self.budget) if self.budget else None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the strategy.
+
+        Raises
+        ------
+        OutOfMemory
+            It says that nothing fits.
+        PluginContractError
+            It raised anything else; names the strategy.
+        """
+        try:
+            return getattr(self.strategy, method)(*arguments)
+        except (OutOfMemory, PluginContractError):
+            raise
+        except Exception as error:
+            text = (
+                f'memory strategy "{self.name}" failed: {type(error).__name__}: {first_line(error)}'
+            )
+            raise PluginContractError(text) from error
 
 
 def plan_memory(intervals: Sequence[Interval], strategy: str) -> MemoryPlan:
-    """Return verified offsets by a strategy's name."""
-    offsets = find_strategy(strategy)(intervals)
+    """Return verified offsets by a strategy, as ``find_strategy`` takes it."""
+    choice = find_strategy(strategy)
+    given = (
+        choice.ask("layout", intervals, ALIGNMENT) if hasattr(choice.strategy, "layout") else None
+    )
+    try:
+        offsets = best_layout(intervals) if given is None else [int(offset) for offset in given]
+    except (TypeError, ValueError) as error:
+        text = f'memory strategy "{choice.name}" gave a layout {given!r:.60}; it must be offsets in bytes'
+        raise PluginContractError(text) from error
     arena_bytes = _top(intervals, offsets)
-    verify_offsets(intervals, offsets, arena_bytes, strategy)
+    verify_offsets(intervals, offsets, arena_bytes, choice.name)
     return MemoryPlan(offsets, arena_bytes, live_bytes(intervals))
 
 
-def find_strategy(name: str) -> Strategy:
-    """Return a strategy by name.
+def find_strategy(text: str) -> Choice:
+    """Return a strategy by name, with options as in ``"sublinear:budget=2GB,seed=3"``.
 
     Raises
     ------
     PluginNotInstalled
         No installed strategy has that name.
+    ArgumentError
+        The strategy takes no such option, or the value is of the wrong kind.
     """
-    if name in STRATEGIES:
-        return STRATEGIES[name]
-    return partial(_planned, name, load("memory", name))
-
-
-def _planned(name: str, strategy: Any, intervals: Sequence[Interval]) -> list[int]:
-    """Return the offsets that a plugin's strategy gives, once they hold."""
-    from .plugin import MemoryRequest
-
-    try:
-        schedule = strategy.plan(MemoryRequest(intervals, ALIGNMENT))
-        offsets = [int(o) for o in schedule.offsets]
-        top = _top(intervals, offsets)
-        verify_offsets(intervals, offsets, top, name)
-        if schedule.peak_bytes is not None and top > schedule.peak_bytes:
-            raise ValueError(
-                f"it stated a peak of {schedule.peak_bytes:,} bytes, and its layout takes {top:,}"
+    name, _, words = text.partition(":")
+    strategy = STRATEGIES.get(name) or load("memory", name)
+    values: dict[str, Any] = {"budget": "", **getattr(strategy, "options", {})}
+    for word in filter(None, words.split(",")):
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key not in values:
+            known = ", ".join(values)
+            raise ArgumentError(
+                f'memory: strategy "{name}" takes no option {key!r}; it takes {known}'
             )
-    except InternalError as error:
-        raise PluginContractError(first_line(error)) from None
-    except Exception as error:
-        text = f'memory strategy "{name}" failed: {type(error).__name__}: {first_line(error)}'
-        raise PluginContractError(text) from error
-    return offsets
+        values[key] = _option(name, key, value, values[key])
+    return Choice(name, strategy, values.pop("budget"), values)
+
+
+def _option(name: str, key: str, text: str, default: Any) -> Any:
+    """Return the value of an option, of the kind of its default."""
+    words = {"true": True, "1": True, "false": False, "0": False}
+    kind = float if default is None else type(default)
+    try:
+        if key == "budget":
+            _ = float(text[:-1]) if text.endswith("%") else parse_bytes(text)
+        return words[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        what = "a size as 2GB, or a share as 50%" if key == "budget" else f"of kind {kind.__name__}"
+        raise ArgumentError(
+            f'memory: option {key} of strategy "{name}" is {text!r}; it must be {what}'
+        ) from None
 
 
 def current_strategy() -> str:
-    """Return the strategy's name in this context: ``memory(...)``, or ``MGE_MEMORY``."""
+    """Return the strategy with its options in this context: ``memory(...)``, or ``MGE_MEMORY``."""
     return MODE.get().memory or debug.memory
 
 
@@ -217,44 +289,68 @@ def memory(strategy: str, **options: Any) -> Iterator[None]:
     Parameters
     ----------
     strategy : str
-        ``"static"`` (one arena, best of several layouts), ``"naive"`` (as an allocator would), or a plugin's name.
+        ``"static"`` (one arena, best of several layouts), ``"naive"`` (as an allocator would), or a plugin's name;
+        options may follow, as in ``"sublinear:budget=2GB"``.
     **options
-        Of the strategy, as ``budget="2GB"``; the built-in ones take none.
+        ``budget``: bytes that the arena, the scratch of kernels and the results of a plan may take, as ``2GB``, a
+        number, or ``50%`` of what ``static`` takes; a plan that needs more is an ``OutOfMemory`` before it runs.
+        Further options are the strategy's own.
 
     Raises
     ------
     PluginNotInstalled
         No installed strategy has that name.
     ArgumentError
-        The strategy takes no such option.
+        The strategy takes no such option, or the value is of the wrong kind.
 
     Examples
     --------
-    >>> with memory("naive"):
+    >>> with memory("naive", budget="1MB"):
     ...     float((tensor([1.0, 2.0]) * 2).sum())
     6.0
     """
-    find_strategy(strategy)
-    if options:
-        raise ArgumentError(f'memory: strategy "{strategy}" takes no option {sorted(options)[0]!r}')
-    with changed(memory=strategy):
+    words = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
+    text = strategy + ("," if ":" in strategy else ":") + words if words else strategy
+    find_strategy(text)
+    with changed(memory=text):
         yield
 
 
+def check_stated(name: str, stated_bytes: int | None, peak_bytes: int) -> None:
+    """Raise where a plan takes more than its strategy stated.
+
+    Raises
+    ------
+    PluginContractError
+        Names the strategy.
+    """
+    if stated_bytes is not None and not (
+        hasattr(stated_bytes, "__index__") and peak_bytes <= stated_bytes
+    ):
+        raise PluginContractError(
+            f'memory strategy "{name}" stated a peak of {stated_bytes!r} bytes, and its plan takes {peak_bytes}'
+        )
+
+
 def check_limit(
-    peak_bytes: int, limit: int | None, largest: Sequence[tuple[int, str]], what: str
+    peak_bytes: int,
+    limit: int | None,
+    largest: Sequence[tuple[int, str]],
+    what: str,
+    rule: str,
+    floor: str = "",
 ) -> None:
-    """Raise where a peak is over the limit.
+    """Raise where a peak is over the limit that a rule sets.
 
     Raises
     ------
     OutOfMemory
-        Says the peak, the limit, and the largest values with the lines that made them.
+        Says the peak, the limit, the rule, and the largest values with the lines that made them.
     """
     if limit is not None and peak_bytes > limit:
         values = "; ".join(f"{nbytes:,} bytes {label}" for nbytes, label in largest)
         raise OutOfMemory(
-            f"{what}: it needs {peak_bytes:,} bytes at its peak and {limit:,} may be used (MGE_MEMORY_LIMIT)\n"
-            f"  largest: {values}",
+            f"{what}: it needs {peak_bytes:,} bytes at its peak and {limit:,} may be used ({rule})\n"
+            f"{floor}  largest: {values}",
             hint="a smaller batch, a lower precision, or a memory strategy: mge.memory(...)",
         )

@@ -24,7 +24,8 @@ class Mode:
     eager : bool
     cast : callable or None
         Autocast: ``cast(op, nodes) -> nodes``.
-    memory : tuple (strategy, options) or None
+    memory : str or None
+        The memory strategy with its options.
     device : Device or None
         Default device of new tensors.
     plain : bool

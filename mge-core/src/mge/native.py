@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .buffer import BYTE, CopyKind, DeviceArray
 from .debug import debug
 from .dtype import DType
 from .errors import (
@@ -28,12 +29,14 @@ from .errors import (
     PluginContractError,
     PluginIncompatible,
     PluginUnavailable,
+    UnsupportedError,
 )
 from .graph import GET, Graph, Node, Signature
 from .types import Type
 
 UNSUPPORTED, OUT_OF_MEMORY, BAD_ARGUMENT, INDEX_RANGE = range(2, 6)  # of MgeStatus
 _TUNE, _DETERMINISTIC = 1, 2  # MgeOpFlags
+_OPTIONAL_OUT = 2  # of MgeKernelFlags
 _NONE, _INT, _FLOAT, _BOOL, _STRING, _DTYPE, _BYTES, _GRAPH = range(8)  # MgeAttrKind
 _SINGLE = {bool: _BOOL, int: _INT, float: _FLOAT, str: _STRING, bytes: _BYTES}
 _TUPLES = {int: 8, float: 9, bool: 10, str: 11, DType: 12}
@@ -147,6 +150,7 @@ class NativeBackend:
     priority : int
     abi : tuple of int
         The version of the contract that the library was made for.
+    handle : mge._native.Backend
     is_host : bool
         The host reads and writes the memory of its devices.
 
@@ -167,7 +171,7 @@ class NativeBackend:
             kind, text = problem
             errors = {"incompatible": PluginIncompatible, "contract": PluginContractError}
             raise errors.get(kind, PluginUnavailable)(text)
-        self._handle = handle
+        self.handle = handle
         self.name, self.vendor, self.version = handle.name, handle.vendor, handle.version
         self.priority, self.abi = handle.priority, handle.abi
         self._devices: list[dict[str, Any]] = []
@@ -203,9 +207,24 @@ class NativeBackend:
 
         return json.loads(self._devices[dev]["capabilities"] or "{}")
 
+    def dlpack_device(self, dev: int) -> tuple[int, int]:
+        """Return the (type, index) of a device, by DLPack's numbers."""
+        return self._devices[dev]["dlpack_type"], dev
+
     def pool(self, dev: int) -> NativePool:
-        """Return a pool over the device's own memory."""
-        return NativePool(self._handle, dev, f"{self.name}:{dev}")
+        """Return a pool over the device's memory."""
+        return NativePool(self.handle, dev, f"{self.name}:{dev}", self.is_host)
+
+    def copy(
+        self, dev: int, target: Any, source: Any, nbytes: int, kind: CopyKind, stream: Any
+    ) -> None:
+        """Copy bytes between the host and a device's own memory, or within it; complete on return."""
+        ends = [
+            a.address if isinstance(a, DeviceArray) else a.ctypes.data for a in (target, source)
+        ]
+        failed = load_module().copy(self.handle, dev, *ends, nbytes, int(kind))
+        if failed is not None:
+            raise error_of(f"copy on {self.name}:{dev}", self, *failed)
 
     def supports(self, dev: int, use: Signature) -> str | None:
         """Return why the library refuses a use of an op, or None."""
@@ -213,14 +232,14 @@ class NativeBackend:
             op = _described(use)
         except _Inexpressible as error:
             return str(error)
-        return load_module().supports(self._handle, dev, op)
+        return load_module().supports(self.handle, dev, op)
 
-    def kernel(self, dev: int, use: Signature) -> NativeKernel:
-        """Return the library's kernel for one use of an op."""
-        kernel, failed = load_module().prepare(self._handle, dev, _described(use))
+    def kernel(self, dev: int, use: Signature, constants: Sequence[Any] = ()) -> NativeKernel:
+        """Return the library's kernel for one use of an op; ``constants`` are arrays, or None, one for each input."""
+        kernel, failed = load_module().prepare(self.handle, dev, _described(use, constants))
         where = f"{use.op.name} on {self.name}:{dev}"
         if kernel is None:
-            raise _error(where, self, *failed)
+            raise error_of(where, self, *failed)
         return NativeKernel(kernel, where, self)
 
     def compile(self, dev: int, graph: Graph) -> NativeKernel:
@@ -230,7 +249,7 @@ class NativeBackend:
         ------
         PluginContractError
             The library takes no graphs.
-        DeviceError
+        UnsupportedError
             It does not take this one; the text says why.
         """
         where = f"graph of {len(graph.nodes)} nodes on {self.name}:{dev}"
@@ -239,11 +258,18 @@ class NativeBackend:
         try:
             described = _described_graph(graph)
         except _Inexpressible as error:
-            raise DeviceError(f"{where}: {error}") from None
-        kernel, failed = load_module().compile(self._handle, dev, described)
+            raise UnsupportedError(str(error)) from None
+        kernel, failed = load_module().compile(self.handle, dev, described)
         if kernel is None:
-            raise DeviceError(f"{where}: {failed[1]}")
+            if failed[0] == UNSUPPORTED:
+                raise UnsupportedError(failed[1] or f"{self.name} gave no reason")
+            raise error_of(where, self, *failed)
         return NativeKernel(kernel, where, self)
+
+    @property
+    def min_nodes(self) -> int | None:
+        """The smallest island that is worth its copies: ``min_nodes`` of its capabilities."""
+        return self.capabilities(0).get("min_nodes")
 
     def passes(self) -> Iterable[tuple[str, Callable[[Graph], Graph]]]:
         """Return the passes of this device; a subclass may have some."""
@@ -260,16 +286,21 @@ class NativeKernel:
     name : str
         What the vendor calls it.
     workspace_bytes : int, bytes
+    has_optional_outputs : bool
+        An output that nobody reads is not given to it.
     inplace : list of (input, output)
         The outputs that may be written over an input.
     """
 
-    __slots__ = ("_where", "backend", "handle", "inplace", "name", "workspace_bytes")
+    __slots__ = (
+        "_where", "backend", "handle", "has_optional_outputs", "inplace", "name", "workspace_bytes",
+    )  # fmt: skip
 
     def __init__(self, handle: Any, where: str, backend: NativeBackend) -> None:
         self.handle, self._where, self.backend = handle, where, backend
         self.name: str = handle.name
         self.workspace_bytes: int = handle.workspace_bytes
+        self.has_optional_outputs = bool(handle.flags & _OPTIONAL_OUT)
         self.inplace: list[tuple[int, int]] = handle.inplace
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: Any = None) -> None:
@@ -279,10 +310,11 @@ class NativeKernel:
 
     def error(self, status: int, text: str) -> MgeError:
         """Return the error for a run that failed."""
-        return _error(self._where, self.backend, status, text)
+        return error_of(self._where, self.backend, status, text)
 
 
-def _error(where: str, backend: NativeBackend, status: int, text: str) -> MgeError:
+def error_of(where: str, backend: NativeBackend, status: int, text: str) -> MgeError:
+    """Return the error for a call into a library that failed."""
     text = text or "it gave no reason"
     if status == UNSUPPORTED:
         maker = backend.vendor or f"the makers of {backend.name}"
@@ -299,21 +331,28 @@ def _error(where: str, backend: NativeBackend, status: int, text: str) -> MgeErr
 
 
 class NativePool:
-    """The caching pool of a device's memory; the same face as ``device.Pool``."""
+    """The caching pool of a device's memory; the same face as ``buffer.Pool``."""
 
-    def __init__(self, backend: Any, dev: int, name: str) -> None:
-        self._pool = load_module().Pool(backend, dev)
-        self._name = name
+    device: Any = None  # set by the device that it belongs to
+
+    def __init__(self, backend: Any, dev: int, name: str, is_host: bool) -> None:
+        self._pool = load_module().Pool(backend, dev, is_host)
+        self._name, self._is_host = name, is_host
 
     def take(self, nbytes: int) -> Any:
         """Return an aligned block of at least ``nbytes`` bytes; it comes back when nothing refers to it."""
-        block, failed = self._pool.take(nbytes)
-        return block if failed is None else self._fail(*failed)
+        return self._block(*self._pool.take(nbytes))
 
     def allocate(self, nbytes: int) -> Any:
         """Return a block that is neither cached nor counted: an arena."""
-        block, failed = self._pool.allocate(nbytes)
-        return block if failed is None else self._fail(*failed)
+        return self._block(*self._pool.allocate(nbytes))
+
+    def _block(self, block: Any, failed: Any) -> Any:
+        if failed is not None:
+            self._fail(*failed)
+        if self._is_host:
+            return block
+        return DeviceArray(self.device, block.address, 0, (block.nbytes,), BYTE, block)
 
     def _fail(self, status: int, text: str) -> Any:
         if status == OUT_OF_MEMORY:
@@ -352,17 +391,18 @@ class _Inexpressible(Exception):
     """The contract has no words for an attribute."""
 
 
-def _described(use: Signature) -> Any:
-    found = use.notes.get("described")
+def _described(use: Signature, constants: Sequence[Any] = ()) -> Any:
+    found = None if constants else use.notes.get("described")
     if found is None:
         flags = (_TUNE if debug.tune else 0) | (_DETERMINISTIC if debug.deterministic else 0)
         try:
             attrs = [(name, *_attribute(name, value)) for name, value in use.attrs]
             inputs, outputs = [*map(type_codes, use.input_types)], [*map(type_codes, use.types)]
-            found = load_module().Op(use.op.name, attrs, inputs, outputs, flags)
+            found = load_module().Op(use.op.name, attrs, inputs, outputs, flags, constants)
         except (OverflowError, TypeError, ValueError, RuntimeError) as error:  # of pybind11's casts
             raise _Inexpressible(f"an attribute does not fit: {error}") from None
-        use.notes["described"] = found
+        if not constants:
+            use.notes["described"] = found
     return found
 
 

@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .native import NativeKernel, load_module, type_codes
+from .buffer import CopyKind, DeviceArray
+from .native import NativeBackend, NativeKernel, error_of, load_module, type_codes
+
+_NONE = 0xFFFFFFFF  # NO_VALUE of executor.hpp
 
 
-def workspace_bytes(steps: Sequence[Any]) -> int:
-    """Return the scratch that a plan's kernels need: for each stream as much as its most demanding step."""
+def workspace_bytes(steps: Sequence[Any]) -> dict[Any, int]:
+    """Return by device the scratch that a plan's kernels need: for each stream as much as its most demanding step."""
     most: dict[tuple[Any, int], int] = {}
     for step in steps:
         if isinstance(step.kernel, NativeKernel):
             lane = (step.slot.node.sig.device, step.slot.stream)
             most[lane] = max(most.get(lane, 0), step.kernel.workspace_bytes)
-    return sum(-(-n // 64) * 64 for n in most.values())
+    found: dict[Any, int] = {}
+    for (device, _), nbytes in most.items():
+        found[device] = found.get(device, 0) + -(-nbytes // 64) * 64
+    return found
 
 
 class NativePlan:
-    """A plan as the native executor holds it, over one arena.
+    """A plan as the native executor holds it, over one arena in each memory.
 
     Attributes
     ----------
@@ -35,46 +41,69 @@ class NativePlan:
         Where the last run failed.
     """
 
-    def __init__(self, plan: Any, calls: Sequence[tuple], arena: Any) -> None:
-        native = [isinstance(s.kernel, NativeKernel) for s in plan.steps]
-        self.has_calls = not all(native)
+    def __init__(self, plan: Any, bound: Any) -> None:
+        owners = [_owner(s) for s in plan.steps]
+        self.has_calls = None in owners
         used = sorted({plan.values[v].storage for s in plan.steps for v in (*s.inputs, *s.outputs)})
         moving = {
             kind: [i for i in used if plan.storages[i].kind == kind] for kind in ("input", "result")
         }
         self.inputs = [plan.storages[i].source for i in moving["input"]]
         self.results = moving["result"]
+        memories = {s.device: 0 for s in plan.storages} | dict.fromkeys(plan.arenas, 0)
+        memories = {device: number for number, device in enumerate(memories)}
         places: dict[int, tuple[int, int]] = {}
         for i in used:
-            kind, source = plan.storages[i].kind, plan.storages[i].source
-            if kind == "arena":
+            storage = plan.storages[i]
+            if storage.kind == "arena":
                 places[i] = (0, plan.memory.offsets[plan.arena[i]])
-            elif kind == "constant":
-                places[i] = (1, source.ctypes.data)
+            elif storage.kind == "constant":
+                own = bound.constants.get(i)
+                at = storage.source.ctypes.data if own is None else address(own.array)
+                places[i] = (1, at)
             else:
+                kind = storage.kind
                 places[i] = (2 if kind == "input" else 3, moving[kind].index(i))
-        values = [(*type_codes(v.type), *places.get(v.storage, (1, 0))) for v in plan.values]
+        values = [
+            (
+                *type_codes(v.type),
+                *places.get(v.storage, (1, 0)),
+                memories[plan.storages[v.storage].device],
+            )
+            for v in plan.values
+        ]
+        read = {plan.values[v].storage for s in plan.steps for v in s.inputs}
+        read |= {plan.values[v].storage for v in plan.outputs}
+
+        def drops(step: Any, v: int) -> bool:
+            optional = getattr(step.kernel, "has_optional_outputs", False)
+            return optional and plan.values[v].storage not in read
+
         waits = _waits(plan) if any(s.slot.stream for s in plan.steps) or _is_mixed(plan) else {}
         awaited = {w for row in waits.values() for w in row}
         steps = [
             (
-                s.kernel.handle if native[i] else None,
+                s.kernel.handle if isinstance(s.kernel, NativeKernel) else _copy(plan, s, owner),
                 s.inputs,
-                s.outputs,
+                [_NONE if drops(s, v) else v for v in s.outputs],
                 s.slot.stream,
                 waits.get(i, ()),
                 i in awaited,
+                memories.get(plan.memory_of(s.slot.node.sig.device), 0),
             )
-            for i, s in enumerate(plan.steps)
+            for i, (s, owner) in enumerate(zip(plan.steps, owners))
         ]
-        python = [None if native[i] else (call[0], call[1:]) for i, call in enumerate(calls)]
+        python = [(c[0], c[1:]) if o is None else None for o, c in zip(owners, bound.calls)]
         sizes = [[plan.storages[i].nbytes for i in moving[kind]] for kind in ("input", "result")]
-        self._plan, self._arena = plan, arena
-        self._handle = load_module().Plan(values, steps, python, *sizes)
+        self._plan, self._owners = plan, owners
+        self._arenas = [address(bound.arenas.get(d)) for d in memories]
+        self._kept = bound.arenas
+        scratch = [plan.arenas.get(d, (0, 0)) for d in memories]
+        kinds = [d.dlpack_device() for d in memories]
+        self._handle = load_module().Plan(values, steps, python, *sizes, kinds, scratch)
         if self._handle.failure is not None:
             first = next(s for s in plan.steps if isinstance(s.kernel, NativeKernel))
             raise first.kernel.error(*self._handle.failure)
-        self._at = plan.memory.arena_bytes
 
     @property
     def step(self) -> int:
@@ -87,34 +116,74 @@ class NativePlan:
         Raises
         ------
         MgeError
-            A kernel failed: ``step`` says which. What a Python step raises passes through.
+            A kernel or a copy failed: ``step`` says which. What a Python step raises passes through.
         """
-        failed = self._handle.run(self._arena, self._at, inputs, results, times)
+        if self._plan.has_own_memory:
+            inputs, results = ([_passed(a) for a in arrays] for arrays in (inputs, results))
+        failed = self._handle.run(self._arenas, inputs, results, times)
         if failed is not None:
-            raise self._plan.steps[self.step].kernel.error(*failed)
+            kernel = self._plan.steps[self.step].kernel
+            if isinstance(kernel, NativeKernel):
+                raise kernel.error(*failed)
+            owner = self._owners[self.step]
+            raise error_of(f"copy on {owner}", owner.backend, *failed)
 
 
-def bind(plan: Any, calls: Sequence[tuple], arena: Any) -> NativePlan | None:
+def bind(plan: Any, bound: Any) -> NativePlan | None:
     """Return a plan for the native executor; None where no step has a native kernel.
 
     Parameters
     ----------
     plan : Plan
-    calls : sequence of (kernel, inputs, outputs, stream)
-        What runs a step in Python; the lists are filled before each run.
-    arena : ndarray
-        At least ``plan.memory.arena_bytes + plan.workspace_bytes`` bytes.
+    bound : execute._Bound
+        Its calls run steps in Python: their lists are filled before each run. Its arenas are large enough.
     """
     if not any(isinstance(s.kernel, NativeKernel) for s in plan.steps):
         return None
-    return NativePlan(plan, calls, arena)
+    return NativePlan(plan, bound)
+
+
+def address(array: Any) -> int:
+    """Return where an array is; 0 for none, and for a device that has no addresses."""
+    if array is None:
+        return 0
+    if isinstance(array, DeviceArray):
+        return array.address if isinstance(array.memory, int) else 0
+    return int(array.ctypes.data)
+
+
+def _passed(array: Any) -> Any:
+    return address(array) if isinstance(array, DeviceArray) else array
+
+
+def _owner(step: Any) -> Any:
+    """Return the device of a library whose kernel or copy a step is; None for a step in Python."""
+    sig = step.slot.node.sig
+    if isinstance(step.kernel, NativeKernel):
+        return sig.device
+    if sig.op.name != "copy":
+        return None
+    sides = {d for d in (sig.device, step.slot.node.inputs[0].sig.device) if not d.is_host}
+    owner = sides.pop() if len(sides) == 1 else None
+    return owner if owner is not None and isinstance(owner.backend, NativeBackend) else None
+
+
+def _copy(plan: Any, step: Any, owner: Any) -> Any:
+    """Return a copy as the native executor takes it; None for other steps."""
+    if owner is None:
+        return None
+    source, target = step.slot.node.inputs[0].sig.device, step.slot.node.sig.device
+    kind = CopyKind.DEVICE_TO_DEVICE
+    if source is not target:
+        kind = CopyKind.HOST_TO_DEVICE if target is owner else CopyKind.DEVICE_TO_HOST
+    nbytes = plan.values[step.outputs[0]].type.nbytes
+    return owner.backend.handle, owner.index, int(kind), nbytes
 
 
 def _lane(step: Any) -> tuple[Any, int] | None:
     """Return the stream that a step runs on; None for one that is complete when its call returns."""
-    device = step.slot.node.sig.device
-    is_async = isinstance(step.kernel, NativeKernel) and step.kernel.backend.has_streams
-    return (device, step.slot.stream) if is_async else None
+    owner = _owner(step)
+    return (owner, step.slot.stream) if owner is not None and owner.backend.has_streams else None
 
 
 def _is_mixed(plan: Any) -> bool:
@@ -178,5 +247,5 @@ def _extent(plan: Any, v: int) -> tuple[Any, int, int]:
     index = plan.values[v].storage
     if index in plan.arena:
         low = plan.memory.offsets[plan.arena[index]]
-        return "arena", low, low + plan.storages[index].nbytes
+        return plan.storages[index].device, low, low + plan.storages[index].nbytes
     return index, 0, 1

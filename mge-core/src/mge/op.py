@@ -238,7 +238,7 @@ def record(op: Op, args: tuple, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:
             device = sig.device
             for node, argument in zip(nodes, args):
                 if node.sig.device is not device:
-                    raise _two_devices(op, nodes)
+                    return _record_slowly(op, args, attrs, mode)
                 position = index.get(node)
                 token.append(recording.enlist(node, argument) if position is None else position)
             return _append(recording, sig, nodes, tuple(token))
@@ -254,7 +254,7 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
         if nx is not None and ny is not None:
             sig = op.signatures.get((nx.sig.device, nx.type, ny.type))
             if sig is not None and ny.sig.device is not sig.device:
-                raise _two_devices(op, (nx, ny))
+                sig = None
         elif mode.recording is not None:
             sig = None  # numbers are constants there
         elif nx is not None:
@@ -319,11 +319,18 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
         nodes: list[Any] = [i._node if hasattr(i, "_node") else i for i in inputs]
         recording = mode.recording or LOCAL.recording
         device = _device_of(op, nodes, recording)
+        for i, node in enumerate(nodes):
+            if _is_elsewhere(node, device):
+                made = record_nodes(node.sig.op.signature((), node.sig.attrs, device), ())
+                inputs, nodes[i] = (*inputs[:i], made, *inputs[i + 1 :]), made._node
         if mode.cast is not None:
             nodes, inputs = mode.cast(op, nodes, inputs)
         types = [n.type if isinstance(n, Node) else getattr(n, "kind", type(n)) for n in nodes]
+        there = attrs.get("device") if op.name == "copy" else None
+        if there is not None:
+            device = as_device(there)
         sig = op.signature(types, op.normal_attrs(attrs), device)
-        if len(inputs) == len(args) and inputs and mode.cast is None:
+        if len(inputs) == len(args) and inputs and mode.cast is None and there is None:
             _remember(op, sig, types, raw_attrs)
         for i, node in enumerate(nodes):  # casts first: an eager one leaves a new recording behind
             if isinstance(node, Node) and node.type is not sig.input_types[i]:
@@ -395,16 +402,28 @@ def _as_input(op: Op, value: Any) -> Any:
 
 
 def _device_of(op: Op, nodes: list, recording: Recording) -> Any:
-    """Return the one device of the inputs; numbers have none, and a call without tensors gets the default."""
+    """Return the one device of the inputs; numbers have none, and a call without tensors gets the default.
+
+    Constants are made again where the other inputs are.
+    """
     device = None
     for node in nodes:
-        if isinstance(node, Node):
+        if isinstance(node, Node) and (node.sig.op.name != "constant" or len(nodes) == 1):
             if device is not None and node.sig.device is not device:
                 raise _two_devices(op, nodes)
             device = node.sig.device
     if device is None:
+        device = next((n.sig.device for n in nodes if isinstance(n, Node)), None)
+    if device is None:
         device = recording.owner.device if recording.owner is not None else default_device()
     return device
+
+
+def _is_elsewhere(node: Any, device: Any) -> bool:
+    """Whether a node is a constant of another device."""
+    return (
+        isinstance(node, Node) and node.sig.device is not device and node.sig.op.name == "constant"
+    )
 
 
 def _two_devices(op: Op, nodes: Sequence[Any]) -> DeviceError:

@@ -6,18 +6,30 @@ After ``memory``; before ``run``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .buffer import ALIGNMENT, aligned_bytes
 from .debug import debug
-from .device import ALIGNMENT, Kernel, aligned_bytes, memory_limit
+from .device import Kernel, memory_limit
 from .graph import GET, Graph, Node
-from .memory import Interval, MemoryPlan, check_limit, plan_memory, rounded
+from .memory import (
+    Interval,
+    MemoryPlan,
+    check_limit,
+    check_stated,
+    find_strategy,
+    plan_memory,
+    rounded,
+)
+from .native import NativeKernel
 from .nativeplan import workspace_bytes
 from .passes.simplify import constant_value
-from .schedule import Slot, ends_beside, schedule
+from .replay import reschedule
+from .schedule import Slot, ends_beside, inplace_pairs, is_view, schedule
 from .types import Type
 
 
@@ -49,19 +61,18 @@ class Storage:
     nbytes : int, bytes
     start, end : int
         First and last step that touches it.
+    device : Device
+        Whose memory it is in; for host memory, the first host device of the plan.
     """
 
-    __slots__ = ("end", "kind", "label", "nbytes", "source", "start")
+    __slots__ = ("device", "end", "kind", "label", "nbytes", "source", "start")
 
-    def __init__(self, kind: str, nbytes: int, source: Any, start: int, label: str) -> None:
-        self.kind, self.nbytes, self.source, self.start, self.label = (
-            kind,
-            nbytes,
-            source,
-            start,
-            label,
-        )
-        self.end = start
+    def __init__(
+        self, kind: str, nbytes: int, source: Any, start: int, label: str, device: Any
+    ) -> None:
+        self.kind, self.nbytes, self.source, self.label = kind, nbytes, source, label
+        self.start = self.end = start
+        self.device = device
 
 
 class Plan:
@@ -77,22 +88,60 @@ class Plan:
         The value of each output of the graph.
     memory : MemoryPlan
         Of the storages of kind ``"arena"``, by ``arena`` (storage -> position).
+    arenas : dict of Device to (int, int), bytes
+        The size of the arena in each memory, and of the scratch of kernels that follows it.
     workspace_bytes : int
-        Scratch of kernels; it follows the arena.
+        All that scratch.
+    devices : list of Device
+        All that it uses, in the order in which a run locks them.
+    has_own_memory : bool
+        One of them has memory of its own.
     peak_bytes : int
         Arena, scratch and results; known before the plan runs.
     overwrites : list of int
         The inputs that it overwrites, of those in ``donated``.
     overwrites_from : int
         The first step that overwrites an input.
+    report : MemoryReport or None
+        What the memory strategy says of its schedule.
     """
 
+    report: Any = None
+
     def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
+        choice = find_strategy(strategy)
+        self._arrange(graph, donated, strategy, False)
+        budget_bytes = choice.budget_bytes(lambda: self._peak_of(graph, "static", False))
+        floor = ""
+        if choice.decides_order:
+            ordered, answer, floor = reschedule(
+                choice, self, budget_bytes, lambda made: self._peak_of(made, strategy, True)
+            )
+            if answer is not None:
+                self._arrange(ordered, donated, strategy, True)
+                self.report = answer.report
+                check_stated(choice.name, answer.peak_bytes, self.peak_bytes)
+        what = f"plan of {len(self.steps)} steps"
+        check_limit(self.peak_bytes, memory_limit(), self.largest(3), what, "MGE_MEMORY_LIMIT")
+        rule = f'the budget of memory strategy "{choice.name}"'
+        check_limit(self.peak_bytes, budget_bytes, self.largest(3), what, rule, floor)
+
+    def _peak_of(self, graph: Graph, strategy: str, keeps_order: bool) -> int:
+        """Return the peak in bytes of a plan that is not kept."""
+        plan = object.__new__(Plan)
+        plan._arrange(graph, self.donated, strategy, keeps_order)
+        return plan.peak_bytes
+
+    def _arrange(
+        self, graph: Graph, donated: Sequence[int], strategy: str, keeps_order: bool
+    ) -> None:
+        """Make steps, storages and offsets."""
         self.graph, self.donated, self.strategy = graph, tuple(donated), strategy
         self.guard_bytes = (
             ALIGNMENT if debug.check >= 3 else 0
         )  # after each value, to catch writes past its end
-        builder = _Builder(graph, set(donated))
+        builder = _Builder(graph, set(donated), keeps_order)
+        self.memory_of = builder.memory_of
         self.steps, self.values, self.storages, self.outputs = builder.build()
         self.overwrites_from = builder.overwrites_from
         written = {self.values[v].storage for step in self.steps for v in step.outputs}
@@ -103,20 +152,43 @@ class Plan:
             s: i for i, s in enumerate(j for j, s in enumerate(self.storages) if s.kind == "arena")
         }
         ends = self._ends()
-        intervals = [
-            Interval(s.start, ends[i], s.nbytes + self.guard_bytes, s.label)
-            for i, s in enumerate(self.storages)
-            if i in self.arena
-        ]
-        self.memory: MemoryPlan = plan_memory(intervals, strategy)
+        self.memory, self.arenas = self._lay_out(ends)
         self.result_bytes = sum(rounded(s.nbytes) for s in self.storages if s.kind == "result")
-        self.workspace_bytes = workspace_bytes(self.steps)
+        self.workspace_bytes = sum(scratch for _, scratch in self.arenas.values())
         self.peak_bytes = self.memory.arena_bytes + self.workspace_bytes + self.result_bytes
         self.device = (graph.nodes or graph.inputs)[0].sig.device
-        check_limit(
-            self.peak_bytes, memory_limit(), self.largest(3), f"plan of {len(self.steps)} steps"
-        )
+        used = {n.sig.device for n in (*graph.nodes, *graph.inputs)}
+        self.devices = sorted(used, key=str)
+        self.has_own_memory = not all(d.is_host for d in used)
         self.bound: Any = None  # the executor's arrays; made at the first run
+
+    def _lay_out(self, ends: list[int]) -> tuple[MemoryPlan, dict[Any, tuple[int, int]]]:
+        """Return the offsets of all storages in the arenas of their devices, and how large these are."""
+        members: dict[Any, list[int]] = {}
+        for i in self.arena:
+            members.setdefault(self.storages[i].device, []).append(i)
+        layouts: dict[Any, MemoryPlan] = {}
+        for device, indices in members.items():
+            chosen = [(i, self.storages[i]) for i in indices]
+            intervals = [
+                Interval(s.start, ends[i], s.nbytes + self.guard_bytes, s.label) for i, s in chosen
+            ]
+            layouts[device] = plan_memory(intervals, self.strategy)
+        arenas = {d: (plan.arena_bytes, 0) for d, plan in layouts.items()}
+        for device, scratch in workspace_bytes(self.steps).items():
+            where = self.memory_of(device)
+            arena_bytes, before = arenas.get(where, (0, 0))
+            arenas[where] = arena_bytes, before + scratch
+        offsets = {
+            i: o
+            for d, plan in layouts.items()
+            for i, o in zip(members[d], plan.offsets, strict=True)
+        }
+        live = [
+            sum(row) for row in zip_longest(*(m.live_bytes for m in layouts.values()), fillvalue=0)
+        ]
+        total = sum(m.arena_bytes for m in layouts.values())
+        return MemoryPlan([offsets[i] for i in self.arena], total, live), arenas
 
     def _ends(self) -> list[int]:
         """Return the last step at which each storage must be in place."""
@@ -170,8 +242,9 @@ class _Builder:
     slot, outputs get a storage: that of an input which dies there, where the op allows it, or a new one.
     """
 
-    def __init__(self, graph: Graph, donated: set[int]) -> None:
-        self.graph, self.donated = graph, donated
+    def __init__(self, graph: Graph, donated: set[int], keeps_order: bool) -> None:
+        self.graph, self.donated, self.keeps_order = graph, donated, keeps_order
+        self.memory_of = memory_of(graph)
         self.values: list[Value] = []
         self.storages: list[Storage] = []
         self.ids: dict[Node, tuple[int, ...]] = {}  # the values of each node
@@ -182,18 +255,18 @@ class _Builder:
     def build(self) -> tuple[list[Step], list[Value], list[Storage], list[int]]:
         """Return steps, values, storages and the value of each output."""
         late = self._late_nodes()
-        slots = schedule(self.graph, late)
+        slots = schedule(self.graph, late, self.keeps_order)
         slots, types = self._number_values(slots)
         self._find_last_reads(slots)
         storage_of: dict[int, int] = {}
         for i, node in enumerate(self.graph.inputs):
             storage_of[self.ids[node][0]] = self._storage(
-                "input", node.type.nbytes, i, 0, f"input {i}"
+                "input", node.type.nbytes, i, 0, f"input {i}", node
             )
         for node in self.graph.nodes:
             if node.sig.op.name == "constant":
                 storage_of[self.ids[node][0]] = self._storage(
-                    "constant", node.type.nbytes, _aligned(node), 0, "constant"
+                    "constant", node.type.nbytes, _aligned(node), 0, "constant", node
                 )
         for position, slot in enumerate(slots):
             self._place_outputs(slot.node, position, slot.node in late, storage_of)
@@ -204,10 +277,11 @@ class _Builder:
             storage = self.storages[self.values[v].storage]
             if storage.kind == "arena":
                 storage.kind = "result"
-        self.overwrites_from = len(slots) - sum(s.node in late for s in slots)
+        positions = (i for i, s in enumerate(slots) if s.node in late)
+        self.overwrites_from = next(positions, len(slots))
         steps = [
             Step(
-                s.node.sig.device.kernel(s.node.sig),
+                _kernel(s.node),
                 tuple(self._value_of(i) for i in s.node.inputs),
                 self.ids[s.node],
                 s,
@@ -230,7 +304,7 @@ class _Builder:
             for node in self.graph.nodes
             if node.sig.op is not GET
             and node not in read
-            and any(node.inputs[i] in wanted for i, _ in _inplace_pairs(node))
+            and any(node.inputs[i] in wanted for i, _ in inplace_pairs(node))
         }
 
     def _number_values(self, slots: list[Slot]) -> tuple[list[Slot], list[tuple[Type, str | None]]]:
@@ -279,8 +353,11 @@ class _Builder:
             return self.ids[node.inputs[0]][node.sig.attrs[0][1]]
         return self.ids[node][0]
 
-    def _storage(self, kind: str, nbytes: int, source: Any, start: int, label: str) -> int:
-        self.storages.append(Storage(kind, nbytes, source, start, label))
+    def _storage(
+        self, kind: str, nbytes: int, source: Any, start: int, label: str, node: Node
+    ) -> int:
+        device = self.memory_of(node.sig.device)
+        self.storages.append(Storage(kind, nbytes, source, start, label, device))
         return len(self.storages) - 1
 
     def _place_outputs(
@@ -290,7 +367,7 @@ class _Builder:
         read = [storage_of[self.root[self._value_of(i)]] for i in node.inputs]
         for s in read:
             self.storages[s].end = max(self.storages[s].end, position)
-        pairs = {o: i for i, o in reversed(_inplace_pairs(node))}
+        pairs = {o: i for i, o in reversed(inplace_pairs(node))}
         taken: set[int] = set()
         for k, v in enumerate(self.ids[node]):
             storage = None
@@ -300,7 +377,8 @@ class _Builder:
                 )
             if storage is None or storage in taken:
                 label = f"{node.sig.types[k]} of {_described(node)}"
-                storage = self._storage("arena", node.sig.types[k].nbytes, None, position, label)
+                size = node.sig.types[k].nbytes
+                storage = self._storage("arena", size, None, position, label, node)
             taken.add(storage)
             storage_of[v] = storage
             self.storages[storage].end = position
@@ -316,26 +394,30 @@ class _Builder:
             storage.kind == "input" and is_late and storage.source in self.donated
         )
         fits = source.type is type_ and storage.nbytes == type_.nbytes
+        fits = fits and storage.device is self.memory_of(node.sig.device)
         dies = self.last.get(root, -1) <= position and read.count(read[i]) == 1
         return read[i] if may_write and fits and dies else None
 
 
-def _inplace_pairs(node: Node) -> list[tuple[int, int]]:
-    """Return the (input, output) pairs that may share memory: the op and its kernel must both allow them."""
-    pairs = node.sig.op.inplace_pairs(node.sig)
-    if not pairs:
-        return pairs
-    allowed = getattr(node.sig.device.kernel(node.sig), "inplace", None)
-    return pairs if allowed is None else [p for p in pairs if p in allowed]
+def _kernel(node: Node) -> Kernel:
+    """Return the kernel for a node; a library's is made for the values of its inputs that are constants."""
+    sig = node.sig
+    kernel = sig.device.kernel(sig)
+    values = [constant_value(i) if i.sig.op.name == "constant" else None for i in node.inputs]
+    is_own = isinstance(kernel, NativeKernel) and kernel.backend is sig.device.backend
+    if not is_own or "compiled" in sig.notes or all(v is None for v in values):
+        return kernel
+    return sig.device.backend.kernel(sig.device.index, sig, values)
 
 
-def is_view(node: Node) -> bool:
-    """Whether a node only gives its input's bytes another shape, so that it needs no step."""
-    return (
-        node.sig.op is not GET
-        and node.sig.op.aliases
-        and node.sig.nbytes == node.inputs[0].type.nbytes
-    )
+def memory_of(graph: Graph) -> Callable[[Any], Any]:
+    """Return a function from a device to the one whose arena and pool its values are in.
+
+    That is the device itself, or for all that work in host memory the first of them in the graph.
+    """
+    nodes = (*graph.nodes, *graph.inputs)
+    host = next((n.sig.device for n in nodes if n.sig.device.is_host), None)
+    return lambda device: host if device.is_host else device
 
 
 def _described(node: Node) -> str:

@@ -121,7 +121,7 @@ def write_plan(
     with replacing(target) as made, open(made, "wb") as file:
         file.write(data)
     states = [name for name, _, _ in writer.states]
-    return PlanFileInfo(plans, states, len(data), backend._handle.path)
+    return PlanFileInfo(plans, states, len(data), backend.handle.path)
 
 
 def _fixed_size(model: LoadedModel) -> int | None:
@@ -214,10 +214,13 @@ class _Writer:
         """Return what depends on weights alone: it is computed now, where any device may help."""
         handles, count = list(self.model.weights.values()), len(self.model.inputs)
         buffers = [handles[i - count]._node.buffer for i in sources]
-        return [b.array for b in execute(Plan(graph, (), current_strategy()), buffers)]
+        return [b.array for b in execute(Plan(graph), buffers)]
 
     def _refuse(self, plan: Plan) -> None:
-        """Raise UnsupportedError unless each step has a kernel of the device's library."""
+        """Raise UnsupportedError unless each step has a kernel of the device's library, in host memory."""
+        if not self.model.device.is_host:
+            text = f"the memory of {self.model.device} is its own; plan files run in host memory"
+            raise UnsupportedError(f"compile: {text}", hint="mge.load_model(path, device=...)")
         found: dict[str, int] = {}
         for step in plan.steps:
             if (

@@ -13,21 +13,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pluggy
 
-from .errors import OutOfMemory, PluginUnavailable
-from .graph import Graph, Signature
+from .buffer import CopyKind, DeviceArray
+from .capture import rewrite
+from .errors import OutOfMemory, PluginUnavailable, UnsupportedError
+from .graph import Graph, Node, Signature
 from .native import NativeBackend
 from .op import OPS, op
+from .strategy import (
+    Free,
+    MemoryReport,
+    MemoryRequest,
+    MemorySchedule,
+    MemoryStrategy,
+    NodeInfo,
+    Run,
+    ValueInfo,
+)
 from .types import Type, abstract
 
 __all__ = [
-    "API", "Backend", "HostBackend", "MemoryRequest", "MemorySchedule", "MemoryStrategy",
-    "NativeBackend", "OperatorLibrary", "OutOfMemory", "Quantizer", "Signature", "Type", "abstract", "find_library",
-    "hookimpl", "op",
+    "API", "Backend", "CopyKind", "DeviceArray", "Free", "Graph", "HostBackend", "MemoryReport", "MemoryRequest",
+    "MemorySchedule", "MemoryStrategy", "NativeBackend", "Node", "NodeInfo", "OperatorLibrary", "OutOfMemory",
+    "Quantizer", "Run", "Signature", "Type", "UnsupportedError", "ValueInfo", "abstract", "find_library", "hookimpl",
+    "op", "rewrite",
 ]  # fmt: skip
 
 API = (1, 0)  # within a major version, this module only grows
@@ -47,13 +60,33 @@ class Backend:
         The entry point's name, as in ``"acme:0"``.
     priority : int
         ``"auto"`` takes the usable backend with the highest. The built-in ``ref`` has 0.
+    min_nodes : int or None
+        Fewer nodes than this, between nodes that the device refuses, go to ``ref`` with them; and ``compile`` gets no
+        smaller graph. None is 1 for a host backend (copies cost little there), else 4.
+    has_graphs : bool
+        It has ``compile``.
     is_host : bool
-        Its buffers are NumPy arrays. This version of the core runs no others.
+        Its buffers are NumPy arrays. If not, it also has the two methods below, and its kernels get ``DeviceArray``.
+
+    Notes
+    -----
+    A device with memory of its own has
+
+    - ``allocator(dev)``, an object with ``alloc(nbytes, align, stream)``, which returns a handle of any kind or raises
+      ``OutOfMemory``; ``free(memory, nbytes, stream)``; and, where it keeps freed memory itself, ``trim()``. The core
+      caches, counts and limits; it carves values out of one block by byte offsets.
+    - ``copy(dev, target, source, nbytes, kind, stream)``, which copies bytes. The device's side is a ``DeviceArray`` of
+      bytes (``memory``, ``offset``), the host's a NumPy array of bytes; ``kind`` is a ``CopyKind``.
+
+    It may have ``stream(dev)`` and ``event(dev)``, both or none, as ``mge.testing.streams`` describes them. Work that
+    gets the stream None is complete on return; with a stream it may come later, in the order of that stream.
     """
 
     name = ""
     priority = 100
     is_host = False
+    min_nodes: int | None = None
+    has_graphs = False
 
     def probe(self) -> str | None:
         """Return None where the device can be used here, else the reason. Cheap; must not raise."""
@@ -79,10 +112,36 @@ class Backend:
     def kernel(self, dev: int, use: Signature) -> Kernel:
         """Return the function that computes one use of an op: ``kernel(inputs, outputs, stream)``.
 
-        It is asked for once for each use that ``supports`` accepted. Inputs and outputs are dense, row-major arrays;
-        inputs must not be written.
+        It is asked for once for each use that ``supports`` accepted. Inputs and outputs are dense, row-major arrays, of
+        NumPy for a host backend, else of ``DeviceArray``; inputs must not be written.
         """
         raise NotImplementedError
+
+    def compile(self, dev: int, graph: Graph) -> Kernel:
+        """Return one kernel for a whole graph: ``kernel(inputs, outputs, stream)``. Optional; see ``has_graphs``.
+
+        It is asked for once for each part of a graph whose nodes ``supports`` accepted, one by one, also those that the
+        core would run itself (views). A part is as large as it can be without depending on itself through nodes
+        outside. Its inputs that are parameters have ``node.sig.attrs``; constants are nodes.
+
+        Parameters
+        ----------
+        dev : int
+        graph : Graph
+            ``graph.inputs``, ``graph.nodes`` in an order in which they can run, ``graph.outputs``. A node has ``sig``
+            (as ``supports`` gets it) and ``inputs``, which are nodes; node ``get`` is one output, ``sig.attrs[0][1]``,
+            of its input.
+
+        Raises
+        ------
+        UnsupportedError
+            The device does not take this graph; the text says why. Its nodes then run one by one.
+        """
+        raise UnsupportedError(f"{self.name} takes no graphs")
+
+    def capabilities(self, dev: int) -> Mapping[str, Any]:
+        """Return what quantisers and tools may ask of a device, by name. Optional."""
+        return {}
 
     def passes(self) -> Iterable[tuple[str, Callable[[Graph], Graph]]]:
         """Return named passes for graphs that use this device. Optional."""
@@ -141,54 +200,12 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
     return set() if isinstance(function, np.ufunc) else {*inspect.signature(function).parameters}
 
 
-class MemoryRequest(NamedTuple):
-    """What a memory strategy is asked for.
-
-    Attributes
-    ----------
-    values : sequence of Interval
-        Each with ``start`` and ``end`` (its first and last step), ``nbytes`` and ``label``.
-    align : int, bytes
-        Offsets are multiples of it.
-    """
-
-    values: Sequence[Any]
-    align: int
-
-
-class MemorySchedule(NamedTuple):
-    """What a memory strategy answers. The core checks it before anything runs.
-
-    Attributes
-    ----------
-    offsets : sequence of int, bytes
-        Where each value of the request begins in the arena.
-    peak_bytes : int, bytes, or None
-        The size of the arena, where the strategy states one; values must lie inside.
-    """
-
-    offsets: Sequence[int]
-    peak_bytes: int | None = None
-
-
-class MemoryStrategy:
-    """A way to lay out memory: the base of what an entry point in ``mge.memory`` gives.
-
-    Attributes
-    ----------
-    name : str
-        The entry point's name, as in ``mge.memory("sublinear")``.
-    """
-
-    name = ""
-
-    def plan(self, request: MemoryRequest) -> MemorySchedule:
-        """Return where each value lies."""
-        raise NotImplementedError
-
-
 class Quantizer:
     """A scheme of quantisation: the base of what an entry point in ``mge.quantizers`` gives.
+
+    ``mge.quantize(model, "int8", data)`` calls the methods in this order. The graph is that of the model without
+    calls of other graphs; its weights are inputs whose signature has the attribute ``slow``. What depends on them and
+    on constants alone is computed once for each value of the weights, so they may be converted inside the graph.
 
     Attributes
     ----------
@@ -198,21 +215,43 @@ class Quantizer:
 
     name = ""
 
-    def annotate(self, graph: Graph, config: Any, capabilities: Mapping[str, Any]) -> Any:
-        """Return which values are quantised, and how."""
+    def annotate(
+        self, graph: Graph, config: Mapping[str, Any], capabilities: Mapping[str, Any]
+    ) -> Mapping[Node, Any]:
+        """Return which values are quantised, and how.
+
+        Parameters
+        ----------
+        graph : Graph
+        config : mapping
+            What the user passed to ``mge.quantize``. An ``ArgumentError`` about it reaches the user.
+        capabilities : mapping
+            What the device says of itself (``Backend.capabilities``).
+
+        Returns
+        -------
+        mapping of Node to spec
+            The values to look at while the model runs over the data: inputs and nodes of one output, or ``get`` nodes.
+        """
         raise NotImplementedError
 
     def observer(self, spec: Any) -> Any:
-        """Return an object with ``update(x)`` and ``finalize()`` that finds scale and zero point."""
+        """Return an object that finds parameters, as scale and zero point.
+
+        ``update(array)`` is called with the value in each batch, then ``finalize()`` once; what that returns is the
+        value's entry in ``parameters``.
+        """
         raise NotImplementedError
 
-    def convert(self, graph: Graph, plan: Any, parameters: Mapping[Any, Any]) -> Graph:
-        """Return the graph with integer ops."""
+    def convert(
+        self, graph: Graph, plan: Mapping[Node, Any], parameters: Mapping[Node, Any]
+    ) -> Graph:
+        """Return the graph with quantised ops, of equal inputs and types of outputs. ``rewrite`` helps to make it."""
         raise NotImplementedError
 
-    def validate(self, graph: Graph, backend: Any, dev: int) -> list[str]:
-        """Return what a device refuses, with reasons; empty where it takes the graph."""
-        raise NotImplementedError
+    def validate(self, graph: Graph, backend: Any, dev: int) -> Sequence[str]:
+        """Return what a device refuses of the converted graph, with reasons; empty where it takes it."""
+        return ()
 
 
 class OperatorLibrary:

@@ -274,8 +274,15 @@ def _check_backend(plugin: Plugin, made: Any) -> None:
         raise _Refused("incompatible", f"probe() gave {reason!r}; it must give None, or the reason")
     if reason is None and not _ask(made, "devices"):
         reason = "it has no device here"
-    if reason is None and not getattr(made, "is_host", False):
-        reason = "its memory is not the host's, and this mge-core runs devices in host memory only"
+    own = (
+        ("allocator", "copy")
+        if not (getattr(made, "is_host", False) or hasattr(made, "pool"))
+        else ()
+    )
+    missing = [f"{m}()" for m in own if not callable(getattr(made, m, None))]
+    if missing:
+        text = f"it has no {' and no '.join(missing)}, which a device with memory of its own needs"
+        raise _Refused("incompatible", text)
     if reason is not None:
         raise _Refused("unavailable", reason)
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from . import graph as graph_module
 from . import op as op_module
+from .buffer import Buffer, Failure
 from .cache import PLANS, Key
 from .debug import debug
-from .device import Buffer, Failure
+from .discovery import first_line
 from .errors import InternalError
 from .execute import NODE_WATCHERS, StepError, located, stop_at_nan
 from .grad import ACTIVE, saved_set
@@ -241,9 +242,12 @@ def _compute(
             raise failure.error from None
         if not all(t[0].op.is_pure for t in recording.tokens if type(t) is tuple):
             raise failure.error from None
-        return interpret(
-            nodes, recording.tokens, wanted
-        )  # finds the node that fails, and computes what does not need it
+        # Finds the node that fails, and computes what does not need it.
+        found = interpret(nodes, recording.tokens, wanted)
+        if not any(b.__class__ is Failure for b in found.values()):
+            text = f"{type(failure.error).__name__}: {first_line(failure.error)}"
+            debug.once(f"a compiled plan failed where its calls one by one do not: {text}")
+        return found
     by_position = dict(zip(plan.wanted, results))
     return {i: by_position[i] for i in wanted}
 
@@ -292,6 +296,8 @@ def interpret(nodes: list[Node], tokens: list[Any], wanted: Sequence[int]) -> di
 def run_node(sig: Signature, inputs: list[Any], node: Node) -> Any:
     """Run one node at once: a buffer, a tuple of buffers, or a Failure."""
     outputs = [sig.device.array(t) for t in sig.types]
+    if sig.op.name != "copy":
+        inputs = [sig.device.local(b) for b in inputs]
     try:
         with sig.device.lock, np.errstate(all="ignore"):
             kernel, start = sig.device.kernel(sig), perf_counter_ns()

@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from .graph import GET, Graph, Node
+from .passes.islands import made_by
 
 
 class Slot(NamedTuple):
@@ -33,15 +34,17 @@ class Slot(NamedTuple):
     records: bool
 
 
-def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
+def schedule(graph: Graph, late: Container[Node] = (), keeps_order: bool = False) -> list[Slot]:
     """Return the slots of a graph in the order in which they start.
 
-    Nodes keep the order of recording, but for those in ``late``, which no other node reads: they come last. A node
+    Nodes keep the order of the graph, but for those in ``late``, which no other node reads: they come last, unless
+    the graph ``keeps_order``. A node
     continues the stream of an input that is last on its stream; otherwise it takes the stream that has been free
     for longest. A device with one stream never waits for itself.
     """
     nodes = [n for n in graph.nodes if n.sig.op is not GET and n.sig.op.name != "constant"]
-    nodes = [n for n in nodes if n not in late] + [n for n in nodes if n in late]
+    if not keeps_order:
+        nodes = [n for n in nodes if n not in late] + [n for n in nodes if n in late]
     tails: dict[tuple[object, int], int] = {}  # (device, stream) -> position of its last slot
     place: dict[Node, int] = {}
     readers: dict[Node, list[int]] = {}
@@ -50,7 +53,7 @@ def schedule(graph: Graph, late: Container[Node] = ()) -> list[Slot]:
     for position, node in enumerate(nodes):
         device = node.sig.device
         count = getattr(device.backend, "stream_count", 1)
-        sources = sorted({place[p] for i in node.inputs if (p := producer(i)) in place})
+        sources = sorted({place[p] for i in node.inputs if (p := made_by(i)) in place})
         mine = [s for s in sources if nodes[s].sig.device is device]
         stream = next((streams[s] for s in reversed(mine) if tails[device, streams[s]] == s), None)
         if stream is None:
@@ -117,6 +120,15 @@ def _finished(
     return found
 
 
-def producer(node: Node) -> Node:
-    """Return the node that computes a value: for a ``get`` node, the one it reads."""
-    return node.inputs[0] if node.sig.op is GET else node
+def is_view(node: Node) -> bool:
+    """Whether a node only gives its input's bytes another shape, so that it needs no step."""
+    return node.sig.is_view
+
+
+def inplace_pairs(node: Node) -> list[tuple[int, int]]:
+    """Return the (input, output) pairs that may share memory: the op and its kernel must both allow them."""
+    pairs = node.sig.op.inplace_pairs(node.sig)
+    if not pairs:
+        return pairs
+    allowed = getattr(node.sig.device.kernel(node.sig), "inplace", None)
+    return pairs if allowed is None else [p for p in pairs if p in allowed]

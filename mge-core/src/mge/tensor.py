@@ -179,11 +179,11 @@ class Tensor(Operators):
             raise ArgumentError(
                 f"item: the tensor has shape {self.shape}; without an index it must have 1 element"
             ).add_place(user_place())
-        return self._value().array.item(*index)
+        return _in_host(self._value()).item(*index)
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers."""
-        return self._value().array.tolist()
+        return _in_host(self._value()).tolist()
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -225,7 +225,7 @@ class Tensor(Operators):
         if self._node.buffer is None and MODE.get().recording is not None:
             return f"Tensor(<traced {self._node.type}>)"
         text = np.array2string(
-            self._value().array, separator=", ", prefix=f"{type(self).__name__}("
+            _in_host(self._value()), separator=", ", prefix=f"{type(self).__name__}("
         )
         return f"{type(self).__name__}({text}, dtype={self.dtype}, device={self.device})"
 
@@ -297,7 +297,7 @@ class Tensor(Operators):
     def __deepcopy__(self, memo: dict) -> Tensor:
         if self._node.buffer is None:
             graph.evaluate((self._node,))
-        made = type(self).from_node(upload(np.array(self._node.buffer.array), self.device))
+        made = type(self).from_node(upload(np.array(_in_host(self._node.buffer)), self.device))
         if self.name is not None:
             made._name = self._name
         memo[id(self)] = made
@@ -408,9 +408,19 @@ def _as_device(device: Any) -> Any:
     return op_module.as_device(device)
 
 
-def _export(buffer: Any) -> np.ndarray:
-    """Return a read-only array over a buffer that keeps it alive."""
+def _in_host(buffer: Any) -> Any:
+    """Return a buffer's array, or a copy of it where it is in a device's own memory."""
     array = buffer.array
+    return array.numpy() if hasattr(array, "numpy") else array
+
+
+def _export(buffer: Any) -> np.ndarray:
+    """Return a read-only array over a buffer that keeps it alive; a copy of what is in a device's own memory."""
+    array = buffer.array
+    if hasattr(array, "numpy"):
+        array = array.numpy()
+        array.flags.writeable = False
+        return array
     if not hasattr(buffer, "__array_interface__"):
         return array
     view = np.asarray(buffer)

@@ -54,7 +54,7 @@ class trace:
         from outside are inputs of the plan: their current values count. Numbers that it is given are inputs too,
         unless it reads their value; other plain values belong to the kind of the arguments.
     memory : str, optional
-        A memory strategy by name, for the plans of this function.
+        A memory strategy for the plans of this function, by name and with options: ``"sublinear:budget=2GB"``.
     check : bool
         Run the Python function beside each call and compare, bit for bit.
     symbolic, record_only, symbolic_shape, without_host, imperative : bool
@@ -312,8 +312,9 @@ class trace:
     def _stand_in(self, leaf: Any, position: int, device: Any, arguments: list[Node]) -> Any:
         """Return what the function is given for one leaf of its arguments."""
         if isinstance(leaf, (Tensor, np.ndarray)):
-            type_ = leaf._node.type if isinstance(leaf, Tensor) else upload(as_array(leaf)).type
-            arguments.append(make_leaf(type_, device))
+            node = leaf._node if isinstance(leaf, Tensor) else upload(as_array(leaf))
+            where = leaf.device if isinstance(leaf, Tensor) else device
+            arguments.append(make_leaf(node.type, where))
             return (
                 type(leaf).from_node(arguments[-1])
                 if isinstance(leaf, Tensor)
@@ -428,6 +429,28 @@ class trace:
             return entry.run(inputs, strategy, arguments)
         finally:
             WATCHERS.remove(watch)
+
+    def placement(self) -> dict[str, Any]:
+        """Return on which devices the ops of the last run are, and why.
+
+        Returns
+        -------
+        dict
+            As ``Graph.placement`` describes it. ``"prologue"`` is the same for what depends on parameters alone and is
+            computed once for each of their versions, or None.
+
+        Raises
+        ------
+        TraceError
+            The function has not run as a plan of its own.
+        """
+        plans = list(self.last.plans.values()) if self.last is not None else []
+        if not plans:
+            raise TraceError(
+                f"trace of {self.__name__}: placement is known once it has run as a plan",
+                hint="call it first, outside a GradManager",
+            ).add_place(user_place())
+        return plans[-1].placement()
 
     def get_profile(self) -> list[dict[str, Any]]:
         """Return op, nanoseconds and line of each step of the last profiled run."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
+from .buffer import Failure
 from .cache import CompiledPlan, compile_graph
-from .device import Failure
 from .execute import StepError
 from .graph import EPOCH, Graph, Node, leaf_signature
 from .guard import Guard, broken

@@ -25,7 +25,8 @@ def compiled(target, *sources, flags=(), shared=True):
         "-Wextra",
     ]
     command += ["-fPIC", "-shared", "-fvisibility=hidden"] if shared else []
-    command += [f"-I{mge.get_include()}", f"-I{mge.get_include()}/mge", f"-I{NATIVE}", *flags]
+    command += [f"-I{mge.get_include()}", f"-I{mge.get_include()}/mge", f"-I{NATIVE}"]
+    command += [f"-I{HERE / 'libraries'}", *flags]
     command += [*map(str, sources), "-o", str(target), "-lpthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

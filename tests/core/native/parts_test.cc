@@ -258,6 +258,7 @@ void test_the_executor(const mge::Backend& backend, bool has_neg) {
   CHECK(plan.is_good());
   size_t nbytes = 576 + plan.workspace_bytes();
   auto* arena = static_cast<char*>(aligned_alloc(64, (nbytes + 63) / 64 * 64));
+  const mge::Region region{arena, arena + 576};
   std::vector<float> x(37), first(37), second(37);
   Calls calls;
   calls.body = [&](uint32_t step) {
@@ -269,23 +270,66 @@ void test_the_executor(const mge::Backend& backend, bool has_neg) {
   for (int run = 0; run < 1000; ++run) {
     for (size_t i = 0; i < 37; ++i) x[i] = static_cast<float>(run % 50) + static_cast<float>(i);
     void *inputs[] = {x.data()}, *results[] = {first.data(), second.data()};
-    mge::RunFailure failure = plan.run(arena, arena + 576, inputs, results, &calls, run % 2 ? times.data() : nullptr);
+    mge::RunFailure failure = plan.run(&region, inputs, results, &calls, run % 2 ? times.data() : nullptr);
     CHECK(failure.kind == mge::RunFailure::NONE);
     for (size_t i = 0; i < 37; ++i) CHECK(second[i] == -(3 * x[i] * 2 * x[i] + 1));
     if (failures) break;
   }
   x[0] = -1;
   void *inputs[] = {x.data()}, *results[] = {first.data(), second.data()};
-  mge::RunFailure failure = plan.run(arena, arena + 576, inputs, results, &calls, nullptr);
+  mge::RunFailure failure = plan.run(&region, inputs, results, &calls, nullptr);
   CHECK(failure.kind == mge::RunFailure::HOST_CALL && failure.step == 3);
   if (has_neg) {
     x[0] = 0, x[5] = 1001;
     calls.body = [&](uint32_t) { return first = x, true; };
-    failure = plan.run(arena, arena + 576, inputs, results, &calls, nullptr);
+    failure = plan.run(&region, inputs, results, &calls, nullptr);
     CHECK(failure.kind == mge::RunFailure::KERNEL && failure.step == 4);
     CHECK(!strcmp(failure.error.message, "the value is 1001"));
   }
   free(arena);
+}
+
+// x -> a copy on the device, sum = a + a, product = sum * a on another stream, copied back; y = host(product).
+// The host cannot touch the device's memory, and a wait that is missing gives wrong numbers.
+void test_copies(const mge::Backend& backend) {
+  std::vector<int64_t> shape{37};
+  MgeDataType f32{MGE_FLOAT, 32, 1};
+  auto add = kernel_of(backend, "add", 2, shape), mul = kernel_of(backend, "mul", 2, shape);
+  CHECK(add && mul);
+  enum { HOST, DEVICE };
+  std::vector<mge::PlanValue> values{{f32, shape, mge::Place::INPUT, 0, HOST}, {f32, shape, mge::Place::ARENA, 0, DEVICE},
+                                     {f32, shape, mge::Place::ARENA, 192, DEVICE}, {f32, shape, mge::Place::RESULT, 0, DEVICE},
+                                     {f32, shape, mge::Place::ARENA, 64, HOST}};
+  auto copy = [&](MgeCopyKind kind) { return mge::PlanCopy{&backend, 0, kind, 37 * sizeof(float)}; };
+  std::vector<mge::PlanStep> steps{
+      {nullptr, {0}, {1}, 0, {}, true, HOST, copy(MGE_HOST_TO_DEVICE)}, {add, {1, 1}, {2}, 1, {0}, true, DEVICE, {}},
+      {mul, {2, 1}, {3}, 2, {1}, true, DEVICE, {}}, {nullptr, {3}, {1}, 0, {2}, true, DEVICE, copy(MGE_DEVICE_TO_DEVICE)},
+      {nullptr, {1}, {4}, 1, {3}, true, HOST, copy(MGE_DEVICE_TO_HOST)}, {nullptr, {4}, {}, 0, {4}, false, HOST, {}}};
+  MgeError error = mge::no_error();
+  mge::DeviceMemory raw(backend, 0);
+  mge::MemoryPool pool(raw);
+  void *arena = nullptr, *result = nullptr;
+  CHECK(pool.allocate(448, &arena, &error) == MGE_OK && pool.take(148, &result, &error) == MGE_OK);
+  {
+    mge::Executor plan(values, steps, &error, {{1, 0}, backend.dlpack_device(0)});
+    CHECK(plan.is_good() && plan.workspace_bytes(HOST) == 0 && plan.workspace_bytes(DEVICE) == 0);
+    auto* host = static_cast<char*>(aligned_alloc(64, 256));
+    const mge::Region regions[] = {{host, nullptr}, {arena, nullptr}};
+    std::vector<float> x(37), y(37);
+    Calls calls;
+    calls.body = [&](uint32_t) { return memcpy(y.data(), host + 64, 148), true; };
+    std::vector<int64_t> times(2 * steps.size());
+    for (int run = 0; run < 1000 && !failures; ++run) {
+      for (size_t i = 0; i < 37; ++i) x[i] = static_cast<float>(run % 50) + static_cast<float>(i);
+      void *inputs[] = {x.data()}, *results[] = {result};
+      mge::RunFailure failure = plan.run(regions, inputs, results, &calls, run % 100 ? nullptr : times.data());
+      CHECK(failure.kind == mge::RunFailure::NONE);
+      for (size_t i = 0; i < 37; ++i) CHECK(y[i] == 2 * x[i] * x[i]);
+    }
+    free(host);
+  }
+  pool.give(result, 148);
+  raw.free(arena, 448);
 }
 
 }  // namespace
@@ -310,6 +354,9 @@ int main(int, char** arguments) {
     if (!backend) fprintf(stderr, "%s\n", problem.text.c_str());
     if (backend) test_the_executor(*backend, !backend->has_streams());
   }
+  const mge::Backend* own = mge::Backend::load(folder + "/libown_memory.so", &problem);
+  CHECK(own);
+  if (own) test_copies(*own);
   CHECK(!mge::Backend::load(folder + "/libnone.so", &problem) && problem.kind == mge::LoadProblem::NOT_LOADED);
   printf(failures ? "%d checks failed\n" : "good\n", failures);
   return failures != 0;

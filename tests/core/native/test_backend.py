@@ -174,7 +174,7 @@ def test_memory_comes_from_the_library_and_goes_back(native_device):
 
 
 def test_the_pool_caches_counts_and_limits(probe):
-    pool = NativePool(probe._handle, 0, "probe:0")
+    pool = NativePool(probe.handle, 0, "probe:0", True)
     blocks = [pool.take(n) for n in (0, 1, 1000, 100_000)]
     assert [b.nbytes for b in blocks] == [64, 64, 1024, 106_496] and all(
         b.ctypes.data % 64 == 0 for b in blocks
@@ -207,7 +207,7 @@ def test_the_pool_caches_counts_and_limits(probe):
 
 
 def test_blocks_waste_little(probe):
-    pool = NativePool(probe._handle, 0, "probe:0")
+    pool = NativePool(probe.handle, 0, "probe:0", True)
     for n in (1, 63, 64, 100, 999, 4097, 70_000, 1_000_001):
         assert n <= pool.take(n).nbytes <= max(64, n * 1.13 + 64)
 

@@ -26,10 +26,15 @@ def can_build(compiler, flags, folder):
 def test_the_parts_are_clean(compiler, tmp_path, sanitizers):
     if not NATIVE.is_dir():
         pytest.skip("the sources of the native core are not here")
-    flags = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-DFAKE_DELAY_US=20"]
+    flags = [
+        f"-fsanitize={sanitizers}",
+        "-fno-sanitize-recover=all",
+        "-DFAKE_DELAY_US=20",
+        "-DOWN_DELAY_US=5",
+    ]
     if not can_build(compiler, flags, tmp_path):
         pytest.skip(f"no -fsanitize={sanitizers} here")
-    for name in ("probe", "fake_async"):
+    for name in ("probe", "fake_async", "own_memory"):
         compiled(tmp_path / f"lib{name}.so", HERE / "libraries" / f"{name}.cc", flags=flags)
     program = compiled(
         tmp_path / "parts_test",

@@ -143,6 +143,19 @@ def test_a_program_trains(run_plan, training, library, rng):
 
 
 @pytest.mark.slow
+def test_prepare_is_told_the_weights_of_the_file(run_plan, native_device, library, tmp_path):
+    """The library adds 100 to a constant that it knew, so that the result shows it."""
+    device = native_device("extras")
+    w = mge.Parameter(np.arange(4, dtype=np.float32), device=device)
+    function = trace(lambda x: x + w)
+    function(mge.tensor(np.zeros(4, np.float32), device=device))
+    function.dump(tmp_path / "f.mge")
+    plan = compile_file(tmp_path / "f.mge", "--device", "extras:0")
+    _, result = run_plan(plan, library("extras"), {"x": np.ones(4, np.float32)})
+    assert np.frombuffer(result("output0"), np.float32).tolist() == [101, 102, 103, 104]
+
+
+@pytest.mark.slow
 def test_streams_and_their_events_are_in_the_file(run_plan, native_device, library, rng, tmp_path):
     device = native_device("fake_async")  # each stream is late in its own way
 

@@ -12,9 +12,11 @@ import pytest
 import mge
 from mge import device, registry
 from mge.cache import PLANS
+from mge.control import run_reference
 from mge.debug import debug
 from mge.discovery import discover
 from mge.op import OPS
+from mge.plugin import Backend
 
 SOURCE = Path(mge.__file__).parents[1]
 
@@ -121,3 +123,60 @@ def here(tmp_path, monkeypatch):
             del sys.modules[name]
     device._default[:], debug.seen = default, seen
     forget()
+
+
+class Partial(Backend):
+    """A backend in host memory that computes with the references and refuses some ops by name.
+
+    ``graphs=True`` lets it compile graphs, also by the references; it keeps them, and what it refused.
+    """
+
+    is_host, priority = True, -1
+
+    def __init__(self, name, refused=(), min_nodes=None, graphs=False):
+        self.name, self.refused, self.min_nodes, self.has_graphs = name, refused, min_nodes, graphs
+        self.graphs = []
+
+    def devices(self):
+        return (self.name,)
+
+    def supports(self, dev, use):
+        refused = (
+            self.refused(use.op.name) if callable(self.refused) else use.op.name in self.refused
+        )
+        return "no kernel" if refused else None
+
+    def kernel(self, dev, use):
+        assert self.supports(dev, use) is None
+        return device.BACKENDS["ref"].kernel(0, use)
+
+    def compile(self, dev, graph):
+        self.graphs.append(graph)
+
+        def kernel(inputs, outputs, stream):
+            for output, result in zip(outputs, run_reference(graph, inputs), strict=True):
+                output[...] = result
+
+        return kernel
+
+
+@pytest.fixture
+def partial():
+    """A function that adds a ``Partial`` backend, and gives its device."""
+    added = []
+    PLANS.clear()
+
+    def add(*arguments, kind=Partial, **options):
+        name = f"partial{len(added)}"
+        device.BACKENDS[name] = kind(name, *arguments, **options)
+        added.append(name)
+        return device.as_device(name)
+
+    seen, debug.seen = debug.seen, set()
+    yield add
+    debug.seen = seen
+    mge.sync()
+    PLANS.clear()
+    for name in added:
+        del device.BACKENDS[name]
+        device._DEVICES.pop(f"{name}:0", None)

@@ -35,7 +35,7 @@ def hook(line, arguments="", decorator="@hookimpl"):
     return f"{head}{decorator}\ndef {name}({arguments}):\n    {body or 'pass'}"
 
 
-FAR = "its memory is not the host's, and this mge-core runs devices in host memory only"
+FAR = "it has no allocator() and no copy(), which a device with memory of its own needs"
 DRIVER = "raise RuntimeError('driver 12 < 13')"
 # name: (group, source, state, reason). Sources of backends and strategies define A, others are modules.
 FAULTS = {
@@ -122,7 +122,7 @@ FAULTS = {
     "far_memory": (
         "backends",
         host("far_memory", "def devices(self): return ('card',)", base="Backend"),
-        "unavailable",
+        "incompatible",
         FAR,
     ),
     "misspelt_hook": (

@@ -1,13 +1,17 @@
 """Memory plans: live values never overlap, the stated peak is the real one, and each step reads what was written."""
 
+import random
+
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from mge.errors import InternalError
+from mge.errors import PluginContractError
+from mge.execute import StepError, execute
 from mge.memory import ALIGNMENT, STRATEGIES, Interval, plan_memory, rounded, verify_offsets
 from mge.plan import Plan
+from mge.strategy import Free, MemorySchedule, MemoryStrategy, Run
 from tests.core.property.programs import programs
 from tests.core.property.test_print_parse import graph_of
 
@@ -80,7 +84,7 @@ def test_an_overlap_is_found(values, data):
     i, j = data.draw(st.sampled_from(pairs))
     offsets = list(plan.offsets)
     offsets[i] = offsets[j]
-    with pytest.raises(InternalError, match="both are live"):
+    with pytest.raises(PluginContractError, match="both are live"):
         verify_offsets(values, offsets, plan.arena_bytes + rounded(values[i].nbytes), "planted")
 
 
@@ -91,13 +95,18 @@ def test_a_place_outside_or_unaligned_is_found(values, shift):
     plan = plan_memory(values, "static")
     offsets = list(plan.offsets)
     offsets[big[0]] = shift
-    with pytest.raises(InternalError, match="planted"):
+    with pytest.raises(PluginContractError, match="planted"):
         verify_offsets(values, offsets, plan.arena_bytes, "planted")
 
 
+class Planted(MemoryStrategy):
+    def layout(self, values, alignment):
+        return [0] * len(values)
+
+
 def test_a_strategy_that_overlaps_is_refused(monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "planted", lambda values: [0] * len(values))
-    with pytest.raises(InternalError, match='memory strategy "planted"'):
+    monkeypatch.setitem(STRATEGIES, "planted", Planted())
+    with pytest.raises(PluginContractError, match='memory strategy "planted"'):
         plan_memory([Interval(0, 1, 8, "one"), Interval(1, 2, 8, "two")], "planted")
 
 
@@ -180,6 +189,11 @@ def test_each_step_reads_what_was_written(strategy, program, data):
     donated = data.draw(st.lists(st.sampled_from(range(len(graph.inputs))), unique=True))
     plan = Plan(graph, donated, strategy)
     Simulation(plan).run()
+    check_overwrites(plan, donated)
+
+
+def check_overwrites(plan, donated):
+    """A plan overwrites inputs that are its own, and none before the step that it states."""
     overwritten = {
         plan.storages[plan.values[v].storage].source
         for step in plan.steps
@@ -212,3 +226,98 @@ def test_the_stated_peak_is_arena_and_results(program):
     assert plan.memory.arena_bytes <= kinds["arena"]
     assert max(plan.timeline(), default=0) <= plan.peak_bytes
     assert f"peak {plan.peak_bytes} bytes" in str(plan)
+
+
+class Wild(MemoryStrategy):
+    """Any order that works, with values freed at random and computed again where they are read."""
+
+    name = "wild"
+    options = {"seed": 0, "fault": ""}
+
+    def plan(self, request):
+        rng = random.Random(request.options["seed"])
+        maker = {v: n for n in request.nodes for v in n.outputs}
+        fixed = {v.number for v in request.values if v.pinned in ("input", "parameter", "constant")}
+        there, steps, waiting = set(fixed), [], {n.number for n in request.nodes}
+
+        def run(node):
+            for v in node.inputs:
+                if v not in there:
+                    run(maker[v])
+            steps.append(Run(node.number))
+            there.update(node.outputs)
+            waiting.discard(node.number)
+
+        while waiting or rng.random() < 0.5:
+            for v in sorted(there - fixed):
+                if rng.random() < 0.3:
+                    steps.append(Free(v))
+                    there.remove(v)
+            if request.nodes:
+                run(request.nodes[rng.choice(sorted(waiting) or range(len(request.nodes)))])
+        for v in request.values:
+            if v.number not in there and v.pinned == "output":
+                run(maker[v.number])
+        peak = request.measure(steps)
+        if request.options["fault"]:
+            self.break_one(request, steps, rng)
+        return MemorySchedule(steps, peak)
+
+    @staticmethod
+    def break_one(request, steps, rng):
+        """Free a value right before a step that reads it, or leave out all runs of a node."""
+        reads = [
+            (i, v)
+            for i, step in enumerate(steps)
+            if isinstance(step, Run)
+            for v in request.nodes[step.node].inputs
+            if not request.values[v].pinned
+        ]
+        if reads:
+            i, v = rng.choice(reads)
+            steps.insert(i, Free(v))
+        else:
+            node = rng.choice(request.nodes).number
+            steps[:] = [s for s in steps if s != Run(node)]
+
+
+def bits(graph, arrays, strategy, donated=()):
+    """Return the outputs of a graph as bytes, and the plan."""
+    plan = Plan(graph, donated, strategy)
+    with np.errstate(all="ignore"):
+        outputs = execute(plan, [graph.inputs[0].sig.device.upload(a) for a in arrays])
+    return [b.array.tobytes() for b in outputs], plan
+
+
+@pytest.fixture
+def wild(monkeypatch):
+    monkeypatch.setitem(STRATEGIES, "wild", Wild())
+
+
+def ran(graph, arrays):
+    """Return the bits of the static plan; a program whose data an op refuses is drawn again."""
+    try:
+        return bits(graph, arrays, "static")[0]
+    except StepError:
+        reject()
+
+
+@given(program=programs(most_steps=10), seed=st.integers(0, 2**32), data=st.data())
+@settings(max_examples=80)
+def test_any_legal_schedule_gives_the_same_bits(wild, program, seed, data):
+    graph = graph_of(program)
+    wanted = ran(graph, program.leaves)
+    donated = data.draw(st.lists(st.sampled_from(range(len(graph.inputs))), unique=True))
+    made, plan = bits(graph, program.leaves, f"wild:seed={seed}", donated)
+    assert made == wanted, f"{plan}\nand in the order of recording\n{Plan(graph)}"
+    Simulation(plan).run()
+    check_overwrites(plan, donated)
+
+
+@given(program=programs(most_steps=10), seed=st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_any_broken_schedule_is_refused_by_name(wild, program, seed):
+    graph = graph_of(program)
+    assume(Plan(graph).steps)
+    with pytest.raises(PluginContractError, match='memory strategy "wild"'):
+        Plan(graph, (), f"wild:seed={seed},fault=yes")

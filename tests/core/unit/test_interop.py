@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mge
-from mge.device import ALIGNMENT, aligned_bytes
+from mge.buffer import ALIGNMENT, aligned_bytes
 from mge.dtype import DTYPES
 from mge.errors import ArgumentError, DeviceError, DTypeError
 from mge.graph import make_leaf

@@ -8,8 +8,9 @@ import pytest
 import mge
 import mge.functional as F
 from mge.debug import debug
-from mge.device import Pool, aligned_bytes, as_device, parse_bytes
-from mge.errors import ArgumentError, InternalError, OutOfMemory, PluginNotInstalled
+from mge.buffer import Pool, aligned_bytes
+from mge.device import as_device, parse_bytes
+from mge.errors import ArgumentError, OutOfMemory, PluginContractError, PluginNotInstalled
 from mge.jit import trace
 from mge.memory import (
     ALIGNMENT,
@@ -23,6 +24,7 @@ from mge.memory import (
     verify_offsets,
 )
 from mge.plan import Plan
+from mge.strategy import MemoryStrategy
 
 
 def ones(*shape):
@@ -169,13 +171,19 @@ def test_the_peak_is_at_least_what_is_live():
     assert plan.arena_bytes >= 448
 
 
+class Careless(MemoryStrategy):
+    def layout(self, values, alignment):
+        return [0] * len(values)
+
+
 def test_a_planted_overlap_is_refused_by_name(monkeypatch, counts):
-    monkeypatch.setitem(STRATEGIES, "careless", lambda intervals: [0] * len(intervals))
+    monkeypatch.setitem(STRATEGIES, "careless", Careless())
     x = ones(10, 10)
     with memory("careless"):
         y = (x @ x) @ (x @ (x + 1.0))
         with pytest.raises(
-            InternalError, match=r'memory strategy "careless" put .* over .*, and both are live'
+            PluginContractError,
+            match=r'memory strategy "careless" put .* over .*, and both are live',
         ) as caught:
             y.numpy()
     assert "f32[10, 10] of" in str(caught.value) and "test_memory.py" in str(caught.value)
@@ -192,7 +200,7 @@ def test_a_planted_overlap_is_refused_by_name(monkeypatch, counts):
     ],
 )
 def test_offsets_that_cannot_be(offsets, text):
-    with pytest.raises(InternalError, match=text):
+    with pytest.raises(PluginContractError, match=text):
         verify_offsets(
             [Interval(0, 1, 64, "one"), Interval(1, 2, 64, "two")], offsets, 1024, "planted"
         )
@@ -209,6 +217,33 @@ def test_a_strategy_that_is_not_there(counts):
             assert current_strategy() == "static"
     with debug(memory="naive"):
         assert current_strategy() == "naive"
+
+
+@pytest.mark.parametrize("text", ["static:budget=64KB", "naive:budget=64000", "static:budget=50%"])
+def test_a_plan_over_its_budget_is_refused_before_it_runs(counts, text):
+    x = ones(100, 100)
+    name = text.partition(":")[0]
+    with memory(text), pytest.raises(OutOfMemory, match=f'budget of memory strategy "{name}"'):
+        (F.exp(x) @ F.log(x)).numpy()
+    assert counts.plans_run == counts.first_sight_runs == 0
+    with memory(name, budget=10**6):
+        assert (F.exp(x) @ F.log(x)).numpy().shape == (100, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"seed": 3}, "strategy \"static\" takes no option 'seed'; it takes budget"),
+        (
+            {"budget": "much"},
+            "budget of strategy .* is 'much'; it must be a size as 2GB, or a share",
+        ),
+        ({"budget": "x%"}, "it must be a size as 2GB, or a share as 50%"),
+    ],
+)
+def test_options_that_cannot_be(options, text):
+    with pytest.raises(ArgumentError, match=text):
+        memory("static", **options).__enter__()
 
 
 # Limits.

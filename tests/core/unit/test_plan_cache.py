@@ -10,7 +10,7 @@ import mge.functional as F
 from mge import cache
 from mge.cache import PLANS
 from mge.debug import debug
-from mge.memory import STRATEGIES, memory, naive
+from mge.memory import STRATEGIES, Naive, memory
 
 
 def floats(*shape, value=1.0, dtype="float32"):
@@ -171,7 +171,7 @@ def test_a_strategy_is_in_the_key_and_each_gives_the_same(counts):
 
 
 def test_a_strategy_of_a_plugin_compiles_at_first_sight(counts, monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "planted", naive)
+    monkeypatch.setitem(STRATEGIES, "planted", Naive())
     with memory("planted"):
         (F.exp(floats(3)) + 1).numpy()
     assert runs(counts) == (0, 1, 1)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import mge
 from mge.graph import Graph, Node, make_leaf
 from mge.op import OPS
-from mge.schedule import producer, schedule
+from mge.passes.islands import made_by
+from mge.schedule import schedule
 from mge.types import Type
 
 
@@ -60,7 +61,7 @@ def check(graph, slots, late=()):
             assert slots[j].records, "a slot is awaited and records no event"
             assert (slots[j].node.sig.device, slots[j].stream) != key, "a stream waits for itself"
         for x in slot.node.inputs:
-            j = position.get(producer(x))
+            j = position.get(made_by(x))
             assert j is None or j in done, f"slot {i} may start before slot {j}, which it reads"
         before.append(done)
         last[key] = i

@@ -23,8 +23,9 @@ from ..execute import WATCHERS
 from ..graph import GET, Graph
 from ..memory import current_strategy
 from ..modelfile import LoadedModel, load_model
-from ..plan import Plan, is_view
+from ..plan import Plan
 from ..run import sync
+from ..schedule import is_view
 from ..view import VIEW
 from .options import at_least, show_bytes, table
 
@@ -169,6 +170,7 @@ def explain_plan(plan: Plan, prologue: Plan | None = None) -> dict[str, Any]:
         "strategy": plan.strategy,
         "steps": len(plan.steps),
         "nodes": nodes,
+        "placement": plan.graph.placement(),
         "peak_bytes": plan.peak_bytes,
         "arena_bytes": plan.memory.arena_bytes,
         "result_bytes": plan.result_bytes,
@@ -214,7 +216,9 @@ def _nodes(plan: Plan) -> list[dict[str, Any]]:
 
 def _reason(plan: Plan, sig: Any) -> str:
     if "refused" in sig.notes:
-        return "{} refused: {}".format(*sig.notes["refused"])
+        return "not on {}: {}".format(*sig.notes["refused"])
+    if "compiled" in sig.notes:
+        return "{nodes} nodes compiled as a whole".format(**sig.notes["compiled"])
     if sig.op.name == "copy" and sig.device is not plan.device:
         return "moves a value between devices"
     return "ref runs every op" if sig.device.type == "ref" else f"{sig.device} has a kernel"
@@ -229,7 +233,7 @@ def text_of(facts: dict[str, Any]) -> str:
             f" and {len(n['types']) - 3} more" if len(n["types"]) > 3 else ""
         )
         rows.append((step, n["op"], types, n["device"], n["kernel"] or "-", n["reason"]))
-    lines = [table(rows, right=(0,)), ""]
+    lines = [table(rows, right=(0,)), "", *_placement_lines(facts["placement"])]
     if any(n["part"] == "prologue" for n in facts["nodes"]):
         lines.append("pro: the prologue, computed once for each version of the weights")
     lines.append(
@@ -243,6 +247,19 @@ def text_of(facts: dict[str, Any]) -> str:
         )
     lines += [f"  {show_bytes(v['bytes']):>10}  {v['value']}" for v in facts["largest"]]
     return "\n".join(lines)
+
+
+def _placement_lines(placement: dict[str, Any]) -> list[str]:
+    """Return a line for each device, where there are several, and for each part that a device did not take whole."""
+    devices, parts = placement["devices"], placement["compiled"]
+    lines = [
+        f"{name}: nodes {d['nodes']}, islands {d['islands']}, copies in {show_bytes(d['bytes_in'])}, "
+        f"out {show_bytes(d['bytes_out'])}"
+        for name, d in devices.items()
+        if len(devices) > 1
+    ]
+    texts = "{device}: {nodes} nodes were not compiled as a whole: {reason}"
+    return lines + [texts.format(**p) for p in parts if p["reason"] is not None]
 
 
 def _picture(values: list[int]) -> str:

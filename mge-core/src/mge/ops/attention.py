@@ -1,13 +1,13 @@
 """Attention: softmax of query-key products as weights of values.
 
-In: queries, keys, values, masks. Out: the op ``attention``, and ``scaled_dot_product_attention``.
-After ``softmax``; before ``multi_head``.
+In: queries, keys, values, masks. Out: the ops ``attention`` and ``attention_backward``, and
+``scaled_dot_product_attention``. After ``softmax``; before ``multi_head``.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 FUNCTIONS = ("scaled_dot_product_attention",)
-PRIVATE = ("attention",)
+PRIVATE = ("attention", "attention_backward")
 
 LOWEST = (
     -3e38
@@ -109,8 +109,9 @@ def attention(
 
     Notes
     -----
-    The softmax is computed in float32 or wider. A query that a bool mask lets see no key gives 0. The gradient
-    computes the weights again, so the (l, s) scores are not kept. ``2 * l * s * (d + v)`` FLOPs a matrix.
+    The softmax is computed in float32 or wider. A query that a bool mask lets see no key gives 0. What a query does
+    not see should be finite: its weight is 0, and a device may leave it out or multiply. The gradient computes the
+    weights again, so nothing of (l, s) is kept. ``2 * l * s * (d + v)`` FLOPs a matrix.
 
     Sources
     -------
@@ -125,11 +126,10 @@ def attention(
     return abstract((*batch, query.shape[-2], value.shape[-1]), query.dtype)
 
 
-@attention.reference
-def _(query, key, value, mask=None, *, scale, is_causal):
-    dtype = query.dtype
-    if dtype.itemsize == 2:
-        query, key, value = (x.astype(np.float32) for x in (query, key, value))
+def _exponentials(
+    query: Any, key: Any, mask: Any, scale: float | None, is_causal: bool
+) -> tuple[Any, Any]:
+    """Return exp(scores - their largest), (..., l, s), and its sums along keys, which are never 0."""
     scores = np.matmul(
         query * query.dtype.type(_scale(scale, query.shape[-1])), np.swapaxes(key, -1, -2)
     )
@@ -139,17 +139,31 @@ def _(query, key, value, mask=None, *, scale, is_causal):
     if mask is not None and mask.dtype == np.bool_:
         seen = mask if seen is None else seen & mask
     elif mask is not None:
-        scores += mask
+        scores = scores + mask
     if seen is not None:
-        np.copyto(scores, LOWEST, where=~seen)
+        scores = np.where(seen, scores, scores.dtype.type(LOWEST))
     scores -= np.max(scores, axis=-1, keepdims=True)
     np.exp(scores, out=scores)
-    if mask is not None and mask.dtype == np.bool_:
-        np.copyto(scores, 0, where=~seen)
-        total = np.sum(scores, axis=-1, keepdims=True)
-        np.copyto(total, 1, where=total == 0)
-    else:
-        total = np.sum(scores, axis=-1, keepdims=True)
+    if mask is None or mask.dtype != np.bool_:
+        return scores, np.sum(scores, axis=-1, keepdims=True)
+    np.copyto(scores, 0, where=~seen)
+    total = np.sum(scores, axis=-1, keepdims=True)
+    np.copyto(total, 1, where=total == 0)
+    return scores, total
+
+
+def _widened(*arrays: Any) -> tuple[Any, ...]:
+    """Return arrays of 16-bit floats as float32, others as they are."""
+    return tuple(
+        a.astype(np.float32) if a is not None and a.dtype.itemsize == 2 else a for a in arrays
+    )
+
+
+@attention.reference
+def _(query, key, value, mask=None, *, scale, is_causal):
+    dtype = query.dtype
+    query, key, value, mask = _widened(query, key, value, mask)
+    scores, total = _exponentials(query, key, mask, scale, is_causal)
     y = np.matmul(scores, value)
     y /= total
     return y.astype(dtype, copy=False)
@@ -178,22 +192,35 @@ def weights(
 
 @attention.gradient
 def _(dy, y, query, key, value, mask=None, *, scale, is_causal):
-    # With p = weights, y = p @ value:  dscores = p * (dp - sum(dp * p)),  and  sum(dp * p) = sum(dy * y).
-    dtype, wide = query.dtype, wide_of(query.dtype)
-    p = weights(query, key, mask, scale, is_causal)
-    dy_wide, number = cast(dy, dtype=wide), _scale(scale, query.shape[-1])
-    dvalue = matmul(p, dy_wide, transpose_a=True)
-    dp = matmul(dy_wide, cast(value, dtype=wide), transpose_b=True)
-    dscores = p * (dp - sum(dy_wide * cast(y, dtype=wide), axis=-1, keepdims=True))
-    dquery = matmul(dscores, cast(key, dtype=wide)) * number
-    dkey = matmul(dscores, cast(query, dtype=wide), transpose_a=True) * number
-    grads = [
-        unbroadcast(cast(d, dtype=dtype), x)
-        for d, x in ((dquery, query), (dkey, key), (dvalue, value))
-    ]
-    if mask is not None:
-        grads.append(None if mask.dtype.is_bool else unbroadcast(cast(dscores, dtype=dtype), mask))
+    masks = () if mask is None else (mask,)
+    found = attention_backward(dy, query, key, value, *masks, scale=scale, is_causal=is_causal)
+    grads = [unbroadcast(d, x) for d, x in zip(found, (query, key, value), strict=True)]
+    if mask is not None:  # only where it is asked for; of (l, s), as the mask is
+        dscores = (
+            None
+            if mask.dtype.is_bool
+            else _products(dy, query, key, value, mask, scale, is_causal)[1]
+        )
+        grads.append(
+            None if dscores is None else unbroadcast(cast(dscores, dtype=mask.dtype), mask)
+        )
     return tuple(grads)
+
+
+def _products(
+    dy: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the weights and the gradient of the scores, both (..., l, s)."""
+    # With p = weights and dp the gradient of p:  dscores = p * (dp - sum(dp * p)).
+    p = weights(query, key, mask, scale, is_causal)
+    dp = matmul(cast(dy, dtype=p.dtype), cast(value, dtype=p.dtype), transpose_b=True)
+    return p, p * (dp - sum(dp * p, axis=-1, keepdims=True))
 
 
 @attention.lowering
@@ -214,6 +241,106 @@ def _(rng):
     yield (*draw((2, 2), (3, 2), (3, 2)), some), {}
     yield (*draw((2, 2), (3, 2), (3, 2)), np.array([True, False, True])), {"is_causal": True}
     yield draw((0, 2), (3, 2), (3, 2)), {}
+
+
+@op
+def attention_backward(
+    dy: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Differentiate ``attention`` by query, key and value.
+
+    With ``p`` the weights and ``ds = p * (dp - sum(dp * p))``, ``dp = dy @ value.T``:
+    ``dquery = scale * ds @ key``, ``dkey = scale * ds.T @ query``, ``dvalue = p.T @ dy``
+
+    Parameters
+    ----------
+    dy : (..., l, v) float
+        Gradient of the result.
+    query : (..., l, d) same dtype
+    key : (..., s, d) same dtype
+    value : (..., s, v) same dtype
+    mask : broadcasts to (..., l, s), bool or same dtype; optional
+    scale : float or None, default None
+        None means ``1 / sqrt(d)``.
+    is_causal : bool, default False
+
+    Returns
+    -------
+    dquery : (..., l, d) same dtype
+    dkey : (..., s, d) same dtype
+    dvalue : (..., s, v) same dtype
+        All with the batch axes of ``dy``: where an input was broadcast, the sum over these axes is its gradient.
+
+    Raises
+    ------
+    DTypeError
+        The inputs are not of one float dtype, or ``mask`` is neither that nor bool.
+    ShapeError
+        The shapes do not fit, or there is no key.
+
+    Notes
+    -----
+    Computed in float32 or wider. The weights are computed again from query and key, so neither they nor the result
+    of ``attention`` need to be kept. ``2 * l * s * (3 * d + 2 * v)`` FLOPs a matrix.
+
+    Examples
+    --------
+    >>> x = tensor([[1.0], [2.0]])
+    >>> attention_backward(tensor([[1.0]]), tensor([[0.0]]), x, x)[2]
+    Tensor([[0.5],
+            [0.5]], dtype=float32, device=ref:0)
+    """
+    batch = _check(query, key, value, mask)
+    if dy.dtype != query.dtype:
+        raise DTypeError(
+            f"attention_backward: dy is {dy.dtype} and query is {query.dtype}; they must be the same"
+        )
+    shape = (*batch, query.shape[-2], value.shape[-1])
+    if dy.shape != shape:
+        raise ShapeError(
+            f"attention_backward: dy has shape {dy.shape}; the result of attention has {shape}"
+        )
+    return tuple(abstract((*batch, *x.shape[-2:]), x.dtype) for x in (query, key, value))
+
+
+@attention_backward.reference
+def _(dy, query, key, value, mask=None, *, scale, is_causal):
+    dtype = query.dtype
+    dy, query, key, value, mask = _widened(dy, query, key, value, mask)
+    p, total = _exponentials(query, key, mask, scale, is_causal)
+    p /= total
+    dscores = np.matmul(dy, np.swapaxes(value, -1, -2))
+    dscores -= np.sum(dscores * p, axis=-1, keepdims=True)
+    dscores *= p
+    dscores *= dscores.dtype.type(_scale(scale, query.shape[-1]))
+    dquery, dkey = np.matmul(dscores, key), np.matmul(np.swapaxes(dscores, -1, -2), query)
+    dvalue = np.matmul(np.swapaxes(p, -1, -2), dy)
+    return tuple(d.astype(dtype, copy=False) for d in (dquery, dkey, dvalue))
+
+
+@attention_backward.lowering
+def _(dy, query, key, value, mask=None, *, scale, is_causal):
+    p, dscores = _products(dy, query, key, value, mask, scale, is_causal)
+    dscores = dscores * _scale(scale, query.shape[-1])
+    dquery = matmul(dscores, cast(key, dtype=p.dtype))
+    dkey = matmul(dscores, cast(query, dtype=p.dtype), transpose_a=True)
+    dvalue = matmul(p, cast(dy, dtype=p.dtype), transpose_a=True)
+    return tuple(cast(d, dtype=query.dtype) for d in (dquery, dkey, dvalue))
+
+
+@attention_backward.samples
+def _(rng):
+    for (query, key, value, *mask), attrs in attention._samples(rng):
+        batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+        dy = rng.normal(size=(*batch, query.shape[-2], value.shape[-1]))
+        yield (dy, query, key, value, *mask), attrs
 
 
 def scaled_dot_product_attention(

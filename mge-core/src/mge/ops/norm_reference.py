@@ -90,7 +90,7 @@ def standardized_backward(
             given *= rstd
             extra = (summed_to(given, weight.shape), summed_to(g, weight.shape))
             g = g * weight.astype(x.dtype, copy=False)
-            scale, sums = rstd, (_sum(g, axes), _sum(np.multiply(g, centred, out=given), axes))
+            scale, sums = rstd, (_sum(g, axes), _sum(g * centred, axes))
         # The formula above, with z = centred * r and the means as sums / count:
         centred *= rstd * rstd * (sums[1] / count)
         centred += sums[0] / count

@@ -15,6 +15,7 @@ from ..graph import Graph
 from ..registry import call_hooks
 from .inline import inline_calls
 from .lower import lower
+from .order import order
 from .place import place
 from .simplify import simplify
 from .verify import verify
@@ -51,6 +52,11 @@ def optimise(graph: Graph, watch: Callable[[str, Graph], None] | None = None) ->
         graph = _run_offered(name, function, graph)
         if watch is not None:
             watch(name, graph)
+    graph = order(graph)
+    if debug.check:
+        verify(graph, "order", before)
+    if watch is not None:
+        watch("order", graph)
     return graph
 
 

@@ -19,11 +19,12 @@ def inline_calls(graph: Graph) -> Graph:
 
 def _inline_once(graph: Graph) -> Graph:
     results: dict[Node, list[Node]] = {}
+    made: list[Node] = []
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.sig.op.name == "call":
             called = dict(node.sig.attrs)["graph"]
-            outputs = splice(called, inputs, node)
+            outputs = splice(called, inputs, node, made)
             if node.sig.single:
                 return outputs[0]
             results[node] = outputs
@@ -32,4 +33,4 @@ def _inline_once(graph: Graph) -> Graph:
             return results[node.inputs[0]][node.sig.attrs[0][1]]
         return with_inputs(node, inputs)
 
-    return rebuild(graph, visit)
+    return rebuild(graph, visit, made)

@@ -17,10 +17,14 @@ def lower(graph: Graph) -> Graph:
     """Return the graph with refused ops replaced by their lowerings, again and again until none is left."""
     while True:
         results: dict[Node, list[Node]] = {}
+        made: list[Node] = []
         changed = False
 
         def visit(
-            node: Node, inputs: tuple[Node, ...], results: dict[Node, list[Node]] = results
+            node: Node,
+            inputs: tuple[Node, ...],
+            results: dict[Node, list[Node]] = results,
+            made: list[Node] = made,
         ) -> Node:
             nonlocal changed
             sig = node.sig
@@ -30,14 +34,14 @@ def lower(graph: Graph) -> Graph:
                 return with_inputs(node, inputs)
             if helps(sig) and (body := lowered(sig)) is not None:
                 changed = True
-                outputs = splice(body, inputs, node)
+                outputs = splice(body, inputs, node, made)
                 if sig.single:
                     return outputs[0]
                 results[node] = outputs
                 return node
             return with_inputs(node, inputs)
 
-        graph = inline_calls(rebuild(graph, visit))
+        graph = inline_calls(rebuild(graph, visit, made))
         if not changed:
             return graph
 

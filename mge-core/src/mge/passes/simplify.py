@@ -47,7 +47,7 @@ def _fold(node: Node) -> Node:
         return node
     output = np.empty(sig.type.shape, sig.type.dtype.dtype)
     with np.errstate(all="ignore"):
-        sig.device.kernel(sig)([constant_value(i) for i in node.inputs], [output], None)
+        sig.device.host_kernel(sig)([constant_value(i) for i in node.inputs], [output], None)
     return constant_of(output, node)
 
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..device import Device, aligned_bytes, as_device
+from ..buffer import aligned_bytes
+from ..device import Device, as_device
 from ..dtype import DTYPES, as_dtype
 from ..errors import DTypeError, MgeError
 from ..grad import gradients

@@ -75,6 +75,8 @@ def _api_version(target: Target) -> None:
 def _methods(target: Target) -> None:
     """The methods are there and take what the core gives them; the attributes have their types."""
     counts = {"probe": 0, "devices": 0, "supports": 2, "kernel": 2}
+    if not target.device.is_host:
+        counts |= {"copy": 6} if hasattr(target.backend, "pool") else {"allocator": 1, "copy": 6}
     for method, count in counts.items():
         function = getattr(target.backend, method, None)
         if not callable(function):

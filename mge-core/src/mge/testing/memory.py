@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from ..device import ALIGNMENT, Buffer
+from ..buffer import ALIGNMENT, Buffer, DeviceArray, in_host, transfer
 from ..dtype import DTYPES, uint8
 from ..errors import OutOfMemory
 from ..op import OPS
@@ -63,11 +64,46 @@ def _block(target: Target, nbytes: int) -> Buffer:
     return target.device.array(Type((nbytes,), uint8))
 
 
+def _set(array: Any, value: int) -> None:
+    """Set all bytes of an array of the device."""
+    transfer(array, np.full(array.nbytes, value, np.uint8))
+
+
+def _copies(target: Target) -> None:
+    """Parts of buffers are copied from the host, within the device and to the host; the rest stays as it was."""
+    rng = target.rng("copies")
+    for nbytes in (1, 3, 64, 65, 1000, 1 << 20):
+        given = rng.integers(0, 256, nbytes, np.uint8)
+        one, other = (_block(target, nbytes + 300) for _ in range(2))
+        for at, to in ((0, 0), (64, 128), (1, 7), (293, 300)):
+            _set(one.array, 0xA5)
+            _set(other.array, 0x5A)
+            transfer(one.array[at : at + nbytes], given)
+            transfer(other.array[to : to + nbytes], one.array[at : at + nbytes])
+            for buffer, start, rest in ((one, at, 0xA5), (other, to, 0x5A)):
+                found = np.array(in_host(buffer.array))
+                part = in_host(buffer.array[start : start + nbytes])
+                wanted = np.full(nbytes + 300, rest, np.uint8)
+                wanted[start : start + nbytes] = given
+                if (found != wanted).any() or (part != given).any():
+                    how = "from the host" if buffer is one else f"from byte {at} of another buffer"
+                    raise Fault(
+                        f"a copy of {nbytes} bytes to byte {start}, {how}, gave other bytes, or "
+                        f"changed some beside it ({(found != wanted).sum()} of {found.size} are wrong)"
+                    )
+
+
 def _alignment(target: Target) -> None:
     """Buffers of odd sizes start at multiples of 64 bytes."""
     buffers = [_block(target, n) for n in SIZES for _ in range(3)]
     for buffer in buffers:
-        address = buffer.array.ctypes.data
+        array = buffer.array
+        if isinstance(
+            array, DeviceArray
+        ):  # handles have no address; values start at an offset from one
+            address = array.address if isinstance(array.memory, int) else array.offset
+        else:
+            address = array.ctypes.data
         if buffer.array.nbytes and address % ALIGNMENT:
             raise Fault(
                 f"a buffer of {buffer.array.nbytes} bytes starts at {address:#x}, no multiple of {ALIGNMENT}"
@@ -90,9 +126,9 @@ def _many_buffers(target: Target) -> None:
     rng = target.rng("many_buffers")
     buffers = [_block(target, int(n)) for n in rng.integers(1, 3000, BUFFERS)]
     for i, buffer in enumerate(buffers):
-        buffer.array[:] = i % 251
+        _set(buffer.array, i % 251)
     for i, buffer in enumerate(buffers):
-        if (buffer.array != i % 251).any():
+        if (in_host(buffer.array) != i % 251).any():
             raise Fault(
                 f"buffer {i} of {BUFFERS} does not hold what was written to it: buffers overlap"
             )
@@ -113,7 +149,8 @@ def _reuse(target: Target) -> None:
 
     def turn() -> int:
         for n in sizes:
-            _block(target, n).array[:] = 1
+            buffer = _block(target, n)
+            _set(buffer.array, 1)
         return pool.in_use_bytes + pool.cached_bytes
 
     first = turn()
@@ -153,6 +190,7 @@ def _out_of_memory(target: Target) -> None:
 
 TOPICS: dict[str, Callable[[Target], None]] = {
     "alignment": _alignment,
+    "copies": _copies,
     "zero_bytes": _zero_bytes,
     "many_buffers": _many_buffers,
     "reuse": _reuse,

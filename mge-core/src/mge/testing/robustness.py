@@ -1,6 +1,6 @@
 """Level L6: what must not break a backend: odd calls, odd values, threads, many runs, the end of the process.
 
-In: a target. Out: cases ``L6/OP/TOPIC``.
+In: a target. Out: cases ``L6/OP/TOPIC``, and ``L6/strategy/NAME`` for each installed memory strategy.
 After ``graphs``; before ``levels``.
 """
 
@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from .. import registry
+from ..debug import debug
 from ..device import Device
 from ..errors import InternalError, MgeError, PluginContractError
 from ..graph import LOCAL, Recording
+from ..memory import memory
 from ..op import OPS
 from ..tensor import tensor
 from .cases import (
@@ -27,6 +30,7 @@ from .cases import (
     as_tuple,
     call,
     far,
+    far_from_scale,
     kernel_inputs,
     read,
     reference,
@@ -34,6 +38,7 @@ from .cases import (
     sample,
     tensors,
 )
+from .graphs import FACTOR, Program
 from .heap import heap_bytes
 from .impossible import odd_calls
 from .kernels import get_kernel, run_guarded, run_kernel
@@ -44,17 +49,37 @@ MOST_BYTES = 1 << 16  # results of odd calls that are computed
 RUNS = 1000
 MOST_S = 2.0  # for one measurement of many runs
 THREAD_RUNS = 60
+STRATEGY_PROGRAMS = 4
 
 
 def cases(target: Target) -> Iterator[str]:
     """Yield the names of the cases."""
     for name in target.ops():
         yield from (f"{name}/{topic}" for topic in TOPICS)
+    yield from (f"strategy/{name}" for name in registry.names("memory"))
 
 
 def run(target: Target, name: str, topic: str) -> None:
     """Run one case."""
-    TOPICS[topic](target, name)
+    if name == "strategy":
+        _strategy(target, topic)
+    else:
+        TOPICS[topic](target, name)
+
+
+def _strategy(target: Target, name: str) -> None:
+    """A program and its gradients, planned by a memory strategy, give what they give on ``ref``."""
+    with debug(fallback="allow"):
+        for number in range(STRATEGY_PROGRAMS):
+            program = Program(target, "gradient", number)
+            for turn in range(3):  # node by node, a new plan, a kept one
+                wanted = program.run("ref", turn)
+                with memory(name):
+                    given = program.run(target.device, turn)
+                for i, (one, other) in enumerate(zip(given, wanted, strict=True)):
+                    problem = far_from_scale(one, other, FACTOR)
+                    if problem:
+                        raise Fault(f'strategy "{name}", result {i} is wrong: {problem}\n{program}')
 
 
 def _outputs(variant: Variant) -> list[np.ndarray]:

@@ -6,16 +6,16 @@ After ``module``; an interface file.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cost import multiply_adds
 from ..errors import ArgumentError, user_place
 from ..execute import NODE_WATCHERS
-from ..graph import Graph, Node, Signature
+from ..graph import Node, Signature
 from ..mode import eager
 from ..module import Module
 from ..run import eval as evaluate
@@ -129,32 +129,6 @@ class ModuleStats(NamedTuple):
     params: list[ParamStats]
     flops: list[FlopsStats]
     activations: list[ActivationStats]
-
-
-# Multiply-adds of one use of an op, by its types and attributes. What is not here counts as none.
-_COUNTS: dict[str, Callable[[Signature], int]] = {
-    "matmul": lambda sig: (
-        sig.type.size * sig.input_types[0].shape[-2 if dict(sig.attrs)["transpose_a"] else -1]
-    ),
-    "linear": lambda sig: sig.type.size * sig.input_types[0].shape[-1],
-    "conv": lambda sig: sig.type.size * math.prod(sig.input_types[1].shape[1:]),
-    # A transposed convolution: each input element meets each tap that it has.
-    "conv_backward_data": lambda sig: (
-        sig.input_types[1].size * math.prod(sig.input_types[0].shape[1:])
-    ),
-    # Scores, then their products with the values: (..., q, k) times both depths.
-    "attention": lambda sig: (
-        sig.input_types[0].size * sig.input_types[1].shape[-2]
-        + sig.type.size * sig.input_types[1].shape[-2]
-    ),
-}
-
-
-def multiply_adds(sig: Signature) -> int:
-    """Return the multiply-adds of one use of an op, of graphs among its attributes too (a loop counts once)."""
-    count = _COUNTS.get(sig.op.name)
-    inner = (value for _, value in sig.attrs if isinstance(value, Graph))
-    return (count(sig) if count else 0) + sum(multiply_adds(n.sig) for g in inner for n in g.nodes)
 
 
 class _Watch:

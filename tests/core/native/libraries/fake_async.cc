@@ -2,14 +2,9 @@
 // work that depends on another stream gives wrong numbers unless events are honoured.
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <thread>
 
+#include "fake_streams.hpp"
 #include "mge/kernel.hpp"
 
 #ifndef FAKE_DELAY_US
@@ -18,63 +13,8 @@
 
 namespace {
 
-std::atomic<int> created{0}, running{0}, most_running{0}, runs{0}, live_events{0}, live_streams{0}, delay_us{FAKE_DELAY_US};
+std::atomic<int> running{0}, most_running{0}, runs{0}, live_events{0}, delay_us{FAKE_DELAY_US};
 std::atomic<int> fail_at{-1};
-
-class Stream {
- public:
-  Stream() : number_(created++), thread_([this] { loop(); }) { ++live_streams; }
-  ~Stream() {
-    push({});
-    thread_.join();
-    --live_streams;
-  }
-  void push(std::function<void()> work) {
-    std::lock_guard<std::mutex> hold(lock_);
-    queue_.push_back(std::move(work));
-    wake_.notify_all();
-  }
-  void sync() {
-    std::unique_lock<std::mutex> hold(lock_);
-    wake_.wait(hold, [this] { return queue_.empty() && !busy_; });
-  }
-  int number() const { return number_; }
-  std::string failure;
-
- private:
-  void loop() {
-    while (true) {
-      std::unique_lock<std::mutex> hold(lock_);
-      busy_ = false;
-      wake_.notify_all();
-      wake_.wait(hold, [this] { return !queue_.empty(); });
-      auto work = std::move(queue_.front());
-      queue_.pop_front();
-      busy_ = true;
-      hold.unlock();
-      if (!work) return;
-      work();
-    }
-  }
-
-  const int number_;
-  std::mutex lock_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;
-  bool busy_ = false;
-  std::thread thread_;
-};
-
-struct Event {
-  std::mutex lock;
-  std::condition_variable wake;
-  uint64_t recorded = 0, reached = 0;
-
-  void wait_for(uint64_t number) {
-    std::unique_lock<std::mutex> hold(lock);
-    wake.wait(hold, [&] { return reached >= number; });
-  }
-};
 
 struct Work {
   mge::Use use;
@@ -127,30 +67,14 @@ int stream_sync(void* stream, MgeError*) { return static_cast<Stream*>(stream)->
 int event_create(int32_t, void** event, MgeError*) { return ++live_events, *event = new Event, MGE_OK; }
 void event_destroy(void* event) { --live_events, delete static_cast<Event*>(event); }
 int event_record(void* event, void* stream, MgeError*) {
-  auto* mine = static_cast<Event*>(event);
-  std::lock_guard<std::mutex> hold(mine->lock);
-  uint64_t number = ++mine->recorded;
-  static_cast<Stream*>(stream)->push([mine, number] {
-    std::lock_guard<std::mutex> hold(mine->lock);
-    mine->reached = number;
-    mine->wake.notify_all();
-  });
-  return MGE_OK;
+  return static_cast<Event*>(event)->record(*static_cast<Stream*>(stream)), MGE_OK;
 }
 int event_wait(void* event, void* stream, MgeError*) {
-  auto* mine = static_cast<Event*>(event);
-  std::lock_guard<std::mutex> hold(mine->lock);
-  uint64_t number = mine->recorded;
-  static_cast<Stream*>(stream)->push([mine, number] { mine->wait_for(number); });
-  return MGE_OK;
+  return static_cast<Event*>(event)->hold_back(*static_cast<Stream*>(stream)), MGE_OK;
 }
 int event_sync(void* event, MgeError*) {
   auto* mine = static_cast<Event*>(event);
-  std::unique_lock<std::mutex> hold(mine->lock);
-  uint64_t number = mine->recorded;
-  hold.unlock();
-  mine->wait_for(number);
-  return MGE_OK;
+  return mine->wait_for(mine->number()), MGE_OK;
 }
 
 const MgeBackend table = {

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from mge.device import aligned_bytes
+from mge.buffer import aligned_bytes
 from mge.errors import UnsupportedError
 from mge.passes.rewrite import rebuild, with_inputs
 from mge.plugin import HostBackend

@@ -1,0 +1,229 @@
+"""Replay: the schedule of a memory strategy, checked and made into a graph that computes values again where it says so.
+
+In: a plan in the order of recording, a strategy. Out: a graph whose nodes are the runs of the schedule, in its order.
+After ``cost`` and ``memory``; before ``plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .cost import modelled_ns
+from .debug import debug
+from .errors import PluginContractError
+from .grad import SITES
+from .graph import GET, Graph, Node, Signature
+from .memory import ALIGNMENT, Choice
+from .nativeplan import workspace_bytes
+from .passes.verify import verify
+from .schedule import inplace_pairs, is_view
+from .strategy import Free, MemoryReport, MemoryRequest, MemorySchedule, NodeInfo, Run, ValueInfo
+
+Measure = Callable[[Graph], int]  # a graph in its final order -> the peak of its plan in bytes
+
+
+def reschedule(
+    choice: Choice, base: Any, budget_bytes: int | None, measure: Measure
+) -> tuple[Graph, MemorySchedule | None, str]:
+    """Ask a strategy what runs when.
+
+    Parameters
+    ----------
+    choice : Choice
+    base : Plan
+        Of the graph, in the order of recording.
+    budget_bytes : int, bytes, or None
+    measure : callable
+
+    Returns
+    -------
+    (graph, schedule, floor)
+        The graph in the order of the schedule; that of ``base`` and None where the strategy keeps its order. The
+        last is a line on the least that any schedule takes, for errors.
+
+    Raises
+    ------
+    PluginContractError
+        The strategy raised, or its schedule does not hold; names the strategy and the step.
+    """
+    graph, nodes = base.graph, [s.slot.node for s in base.steps]
+
+    def measured(steps: Sequence[Run | Free]) -> int:
+        return measure(_rewritten(graph, nodes, _replayed(choice.name, request, steps)))
+
+    request = _request(base, nodes, choice, budget_bytes, measured)
+    answer = choice.ask("plan", request)
+    if answer is None:
+        return graph, None, ""
+    if not isinstance(answer, MemorySchedule) or not isinstance(answer.steps, Sequence):
+        text = f'memory strategy "{choice.name}" gave {answer!r:.60}'
+        raise PluginContractError(f"{text}; it must give a MemorySchedule of a list, or None")
+    order = _replayed(choice.name, request, answer.steps)
+    debug.log(1, f'memory strategy "{choice.name}": {len(order)} runs of {len(nodes)} steps')
+    made = _rewritten(graph, nodes, order)
+    if debug.check:
+        verify(made, "replay", graph)
+    return made, answer, _floor(answer.report, request.nodes)
+
+
+def _floor(report: MemoryReport | None, nodes: Sequence[NodeInfo]) -> str:
+    """Return as a line what a strategy says of the least that any schedule takes."""
+    if report is None or report.floor_bytes is None:
+        return ""
+    at = report.floor_node
+    by = f", set by {_called(nodes[at])}" if at is not None and _is_one_of(at, nodes) else ""
+    return f"  floor: {report.floor_bytes:,} bytes{by}. {report.reason}".rstrip(". ") + "\n"
+
+
+def _is_one_of(number: Any, things: Sequence[Any]) -> bool:
+    return hasattr(number, "__index__") and number in range(len(things))
+
+
+def _called(node: NodeInfo) -> str:
+    return f"node {node.number} ({node.op}{f', {node.place}' if node.place else ''})"
+
+
+def _origin(node: Node) -> tuple[Node, int]:
+    """Return whose bytes a node stands for: a leaf, constant or step, and which output of it."""
+    while is_view(node):
+        node = node.inputs[0]
+    if node.sig.op is not GET:
+        return node, 0
+    return node.inputs[0], node.sig.attrs[0][1]
+
+
+def _request(
+    base: Any,
+    nodes: list[Node],
+    choice: Choice,
+    budget_bytes: int | None,
+    measure: Callable[[Sequence[Run | Free]], int],
+) -> MemoryRequest:
+    graph = base.graph
+    ids: dict[tuple[Node, int], int] = {}
+    values: list[ValueInfo] = []
+    outputs = {_origin(o) for o in graph.outputs}
+
+    def add(node: Node, kind: str, label: str) -> None:
+        for k, type_ in enumerate(node.sig.types):
+            index = ids[node, k] = len(values)
+            pinned = "output" if not kind and (node, k) in outputs else kind
+            nbytes, device = type_.nbytes + base.guard_bytes, str(node.sig.device)
+            values.append(ValueInfo(index, nbytes, pinned, device, f"{type_} of {label}"))
+
+    for i, node in enumerate(graph.inputs):
+        add(node, "parameter" if node.sig.attrs else "input", f"input {i}")
+    for node in graph.nodes:
+        if node.sig.op.name == "constant":
+            add(node, "constant", "constant")
+    for node in nodes:
+        add(node, "", f"{node.sig.op.name} ({node.place})" if node.place else node.sig.op.name)
+    infos = []
+    for i, (step, node) in enumerate(zip(base.steps, nodes)):
+        inputs = tuple(ids[_origin(x)] for x in node.inputs)
+        made = tuple(ids[node, k] for k in range(len(node.sig.types)))
+        updates = any(base.storages[base.values[v].storage].kind == "input" for v in step.outputs)
+        is_backward = (node.code, node.offset) in SITES
+        infos.append(
+            NodeInfo(
+                i,
+                node.sig.op.name,
+                inputs,
+                made,
+                modelled_ns(node.sig),
+                False,
+                sum(workspace_bytes([step]).values()),
+                _is_repeatable(node.sig),
+                tuple((inputs[a], made[b]) for a, b in inplace_pairs(node)),
+                "update" if updates else "backward" if is_backward else "forward",
+                str(node.sig.device),
+                node.place,
+            )
+        )
+    return MemoryRequest(infos, values, budget_bytes, choice.options, ALIGNMENT, measure)
+
+
+def _is_repeatable(sig: Signature) -> bool:
+    """Whether an op, and each op of a graph among its attributes, may run again."""
+    inner = (value for _, value in sig.attrs if isinstance(value, Graph))
+    return sig.op.is_pure and all(_is_repeatable(n.sig) for graph in inner for n in graph.nodes)
+
+
+def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[int]:
+    """Return the nodes that a schedule runs, in order, once the schedule holds."""
+    nodes, values = request.nodes, request.values
+    where = ""
+
+    def refuse(what: str) -> NoReturn:
+        raise PluginContractError(f'memory strategy "{name}"{where} {what}')
+
+    live = {v.number for v in values if v.pinned in ("input", "parameter", "constant")}
+    fixed, freed, ran, last = frozenset(live), set[int](), set[int](), -1
+    order: list[int] = []
+    for number, step in enumerate(steps):
+        where = f": step {number}"
+        if isinstance(step, Run) and _is_one_of(step.node, nodes):
+            node = nodes[step.node]
+            for v in node.inputs:
+                if v not in live:
+                    when = "after it was freed" if v in freed else "before it is computed"
+                    refuse(
+                        f"runs {_called(node)}, which reads value {v} ({values[v].label}) {when}"
+                    )
+            if not node.is_pure:
+                if node.number in ran:
+                    refuse(f"runs {_called(node)} again, and the op is not pure")
+                if node.number < last:
+                    refuse(
+                        f"runs {_called(node)} after {_called(nodes[last])}; ops that are not pure keep their order"
+                    )
+                last = node.number
+            live.update(node.outputs)
+            ran.add(node.number)
+            order.append(node.number)
+        elif isinstance(step, Free) and _is_one_of(step.value, values):
+            if step.value in fixed:
+                refuse(
+                    f"frees value {step.value} ({values[step.value].label}), which is not the plan's"
+                )
+            if step.value not in live:
+                refuse(f"frees value {step.value} ({values[step.value].label}), which is not there")
+            live.remove(step.value)
+            freed.add(step.value)
+        else:
+            refuse(
+                f"is {step!r}; it must be Run of one of {len(nodes)} nodes, or Free of one of {len(values)} values"
+            )
+    where = ""
+    for node in nodes:
+        if node.number not in ran:
+            refuse(f"never runs {_called(node)}")
+    for value in values:
+        if value.pinned == "output" and value.number not in live:
+            refuse(f"freed value {value.number} ({value.label}), which is a result of the plan")
+    return order
+
+
+def _rewritten(graph: Graph, nodes: Sequence[Node], order: Sequence[int]) -> Graph:
+    """Return the graph with a node for each run; who reads a value reads that of the latest run."""
+    made: list[Node] = [n for n in graph.nodes if n.sig.op.name == "constant"]
+    newest: dict[Node, Node] = {n: n for n in (*graph.inputs, *made)}
+    copies: dict[tuple[Node, tuple[Node, ...]], Node] = {}
+
+    def copy(node: Node, inputs: tuple[Node, ...]) -> Node:
+        made.append(Node(node.sig, inputs, node.type, None, node.code, node.offset))
+        return made[-1]
+
+    def now(node: Node) -> Node:
+        if node in newest:
+            return newest[node]
+        inputs = tuple(map(now, node.inputs))  # a view, or one of several outputs
+        if (node, inputs) not in copies:
+            copies[node, inputs] = copy(node, inputs)
+        return copies[node, inputs]
+
+    for i in order:
+        newest[nodes[i]] = copy(nodes[i], tuple(map(now, nodes[i].inputs)))
+    outputs = tuple(map(now, graph.outputs))
+    return Graph(graph.inputs, tuple(made), outputs)
