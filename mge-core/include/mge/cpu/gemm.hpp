@@ -1,0 +1,201 @@
+// mge/cpu/gemm.hpp: matrix products of float32, with what is done before the store.
+//
+// In: a Product. Out: y = activation(a b + bias + residual). After tile.hpp; before the convolutions of size 1.
+//
+// A block of a and a panel of b (kColumns columns) of up to 1024 terms stay in the level-2 cache together; the panels
+// pass by. Where several blocks read b, it is packed as a whole first, else each panel into scratch memory of the worker.
+// Sums have one order for given shapes, whatever the threads.
+#ifndef MGE_CPU_GEMM_HPP
+#define MGE_CPU_GEMM_HPP
+
+#include <algorithm>
+
+#include "mge/cpu/activation.hpp"
+#include "mge/cpu/strided.hpp"
+#include "mge/cpu/tile.hpp"
+
+namespace mge::cpu {
+
+struct Matrix {
+  const float* at;
+  ptrdiff_t row, column;  // steps in floats; one of them is 1, or its axis has length 1
+};
+
+struct Product {
+  int64_t m, n, k;
+  Matrix a, b;
+  const float* packed;  // (optional) b as [n / 16][k][16]
+  float* y;
+  ptrdiff_t y_row;
+  const float* bias;      // (optional) [n]
+  const float* residual;  // (optional) as y
+  ptrdiff_t residual_row;
+  Activation activation;
+};
+
+inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Columns `begin` to `begin + columns` and `depth` rows of b from `first` on, as [columns / 16][depth][16].
+inline void pack_columns(const Matrix& b, int64_t first, int64_t depth, int64_t begin, int64_t columns, float* to) {
+  constexpr int64_t kTogether = 8;  // blocks: 512 bytes of each row at once
+  for (int64_t c = 0; c < columns; c += kBlock, to += depth * kBlock) {
+    const float* from = b.at + first * b.row + (begin + c) * b.column;
+    if (int64_t some = std::min(kTogether, (columns - c) / kBlock); some && b.column == 1) {
+      for (int64_t k = 0; k < depth; ++k)
+        for (int64_t i = 0; i < some; ++i)
+          std::memcpy(to + (i * depth + k) * kBlock, from + k * b.row + i * kBlock, 4 * kBlock);
+      c += (some - 1) * kBlock, to += (some - 1) * depth * kBlock;
+      continue;
+    }
+    int64_t n = std::min<int64_t>(kBlock, columns - c);
+    if (n == kBlock && b.row == 1) {
+      transpose_tile(from, b.column, to, kBlock, depth, kBlock);
+    } else {
+      for (int64_t k = 0; k < depth; ++k)
+        for (int64_t i = 0; i < kBlock; ++i) to[k * kBlock + i] = i < n ? from[k * b.row + i * b.column] : 0;
+    }
+  }
+}
+
+constexpr int64_t kPanel = kColumns < kBlock ? kBlock : kColumns;  // whole tiles and whole blocks of packed columns
+
+// How a product is cut, by its shape alone.
+class Cut {
+ public:
+  static constexpr int64_t kDepth = 1024;       // terms a part
+  static constexpr int64_t kLeft = 112 * 1024;  // floats of a block of a: with a panel of b, the level-2 cache
+  static constexpr int64_t kRight = 2 << 20;    // floats of the columns of a block of b: the level-3 cache
+  static constexpr int64_t kUnits = 16;         // pieces of work that a large product should have
+  static constexpr int64_t kLeast = 2000000;    // multiplications that are worth a piece
+
+  Cut(int64_t m, int64_t n, int64_t k, int64_t batch) {
+    depth = k ? std::min(k, round_up(even_part(k, kDepth), 4)) : 0;
+    rows = round_up(even_part(m, std::max<int64_t>(kRows, kLeft / std::max<int64_t>(1, depth))), kRows);
+    columns = round_up(even_part(n, std::max<int64_t>(kPanel, kRight / std::max<int64_t>(1, k))), kPanel);
+    int64_t units = std::clamp<int64_t>(m * n * k / kLeast * batch, 1, kUnits);
+    while (blocks(m, n) * batch < units) {  // halve the side of more tiles
+      bool down = rows >= 4 * kRows, across = columns >= 2 * kPanel;
+      if (!down && !across) break;
+      if (down && across) down = rows * kColumns > columns * kRows;
+      int64_t& side = down ? rows : columns;
+      side = round_up(side / 2, down ? kRows : kPanel);
+    }
+    down_ = count(m, rows), blocks_ = blocks(m, n);
+  }
+
+  int64_t rows, columns, depth;
+  int64_t blocks() const { return blocks_; }
+  int64_t row_of(int64_t block) const { return block % down_ * rows; }
+  int64_t column_of(int64_t block) const { return block / down_ * columns; }
+  // Whether several blocks read each panel of b, so that it pays to pack all of b first.
+  bool packs_first() const { return down_ > 1; }
+  // Of each worker: a panel of b, then a block of a.
+  int64_t scratch_floats() const { return b_floats() + std::max(rows * a_row(), RowTiles(rows).count() * depth * kBlock); }
+  int64_t b_floats() const { return packs_first() ? 0 : kPanel * depth; }
+  int64_t a_row() const { return round_up(depth, 16) + 16; }  // in scratch memory
+
+ private:
+  static int64_t count(int64_t n, int64_t each) { return (n + each - 1) / each; }
+  static int64_t even_part(int64_t n, int64_t most) {  // of n cut into as few and as equal parts as can be
+    return n ? count(n, count(n, most)) : 1;
+  }
+  int64_t blocks(int64_t m, int64_t n) const { return count(m, rows) * count(n, columns); }
+  int64_t down_, blocks_;
+};
+
+// One block of a product.
+class Block {
+ public:
+  // `scratch`: Cut::scratch_floats(), aligned to 64 bytes. b is packed where the cut packs first.
+  Block(const Product& p, const Cut& cut, int64_t block, float* scratch)
+      : p_(p), row_(cut.row_of(block)), column_(cut.column_of(block)), rows_(std::min(cut.rows, p.m - row_)),
+        columns_(std::min(cut.columns, p.n - column_)), tiles_(rows_), b_scratch_(scratch),
+        a_scratch_(scratch + cut.b_floats()), a_scratch_row_(cut.a_row()) {
+    by_columns_ = p.a.column != 1 && p.k > 1;
+    // Rows a multiple of 1 KiB apart fall into few sets of a cache; terms that far apart, into many pages.
+    copies_ = columns_ > 2 * kColumns && (by_columns_ || p.a.row % 256 == 0);
+    int64_t first = 0;
+    do {
+      multiply(first, std::min(cut.depth, p.k - first));
+      first += cut.depth;
+    } while (first < p.k);
+  }
+
+ private:
+  void multiply(int64_t first, int64_t depth) {
+    const bool last = first + depth >= p_.k;
+    const float* a = p_.a.at + row_ * p_.a.row + first * p_.a.column;
+    Tile tile = plain_tile();
+    tile.depth = depth, tile.add = first > 0, tile.clip = last && p_.activation.clip;
+    tile.low = p_.activation.low, tile.high = p_.activation.high;
+    tile.a_row = copies_ && !by_columns_ ? a_scratch_row_ : p_.a.row;
+    tile.a_step = p_.a.column;
+    tile.a_jump = kHalf * tile.a_row;
+    tile.y_row = p_.y_row, tile.residual_row = p_.residual_row;
+    tile.b_block = (p_.packed ? p_.k : depth) * kBlock;
+    if (copies_) copy_rows(a, depth);
+    for (int64_t c = 0; c < columns_; c += kColumns) {
+      const int64_t column = column_ + c;
+      tile.columns = std::min<int64_t>(kColumns, columns_ - c);
+      if (p_.packed)
+        tile.b = p_.packed + column / kBlock * tile.b_block + first * kBlock + column % kBlock;
+      else
+        pack_columns(p_.b, first, depth, column, tile.columns, b_scratch_), tile.b = b_scratch_;
+      tile.bias = last && p_.bias ? p_.bias + column : nullptr;
+      for (int64_t i = 0; i < tiles_.count(); ++i) {
+        RowRange r = tiles_[i];
+        if (p_.packed && tiles_.count() > 1 && c + kColumns < columns_) prefetch_panel(tile, i);
+        tile.a = !copies_ ? a + r.begin * p_.a.row
+                          : a_scratch_ + (by_columns_ ? i * depth * kBlock : r.begin * a_scratch_row_);
+        tile.y = p_.y + (row_ + r.begin) * p_.y_row + column;
+        if (last && p_.residual) tile.residual = p_.residual + (row_ + r.begin) * p_.residual_row + column;
+        if (!by_columns_)
+          run_tile(tile, r.rows);
+        else if (copies_)
+          run_tile<Left::kPacked>(tile, r.rows);
+        else
+          run_tile<Left::kColumns>(tile, r.rows);
+        if (last && p_.activation.rows) p_.activation.rows(tile.y, p_.y_row, r.rows, tile.columns);
+      }
+    }
+  }
+
+  // The block of a, as rows a_scratch_row_ apart; or a given by columns as tiles of `depth` columns kBlock apart.
+  void copy_rows(const float* a, int64_t depth) {
+    if (!by_columns_) {
+      for (int64_t r = 0; r < rows_; ++r) std::memcpy(a_scratch_ + r * a_scratch_row_, a + r * p_.a.row, 4 * depth);
+      return;
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+      const float* from = a + k * p_.a.column;
+      for (int64_t i = 0; i < tiles_.count(); ++i) {
+        RowRange r = tiles_[i];
+        float* to = a_scratch_ + (i * depth + k) * kBlock;
+        if (row_ + r.begin + kBlock <= p_.m)  // what is read past the tile lies in the matrix
+          std::memcpy(to, from + r.begin, 4 * kBlock);
+        else
+          for (int64_t j = 0; j < r.rows; ++j) to[j] = from[r.begin + j];
+      }
+    }
+  }
+
+  // Brings the next panel of b closer, a part with each tile.
+  void prefetch_panel(const Tile& tile, int64_t i) const {
+    const float* next = tile.b + (kColumns < kBlock ? 1 : kColumns / kBlock) * tile.b_block;
+    const int64_t end = tile.depth * (i + 1) / tiles_.count();
+    for (int64_t k = tile.depth * i / tiles_.count(); k < end; ++k)
+      for (int64_t block = 0; block < kPanel / kBlock; ++block)
+        __builtin_prefetch(next + block * tile.b_block + k * kBlock, 0, 2);
+  }
+
+  const Product p_;
+  int64_t row_, column_, rows_, columns_;
+  RowTiles tiles_;
+  float *b_scratch_, *a_scratch_;
+  int64_t a_scratch_row_;
+  bool by_columns_, copies_;
+};
+
+}  // namespace mge::cpu
+
+#endif  // MGE_CPU_GEMM_HPP

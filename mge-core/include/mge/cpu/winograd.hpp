@@ -1,0 +1,299 @@
+// mge/cpu/winograd.hpp: 3x3 convolution of stride 1 by Winograd's F(2, 3) and F(4, 3), NHWC.
+//
+// In: images (n, h, w, c), weights packed as [o / 16][(m + 2)^2][c][16], transformed (WinogradPacking).
+// Out: y = activation(conv + bias + residual). After conv.hpp, whose ConvShape and ConvData it takes.
+//
+// Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016, arXiv:1509.09308: an output tile of m x m
+// pixels is A^T [sum over c of (G g G^T) * (B^T d B)] A. The sums over c are (m + 2)^2 matrix products of tiles and
+// channels, with (m + 2)^2 / (9 m^2) of the multiplications: 1 / 2.25 for m = 2, 1 / 4 for m = 4.
+//
+// Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights are
+// small, a thread does that by itself with what fits its second-level cache; else threads share a larger set of tiles,
+// so that weights are read less often.
+#ifndef MGE_CPU_WINOGRAD_HPP
+#define MGE_CPU_WINOGRAD_HPP
+
+#include <algorithm>
+
+#include "mge/cpu/conv.hpp"
+
+namespace mge::cpu {
+
+// The one-dimensional transforms: B^T d, A^T y and G g.
+template <int M>
+struct WinogradTransform;
+
+template <>
+struct WinogradTransform<2> {
+  static MGE_INLINE void input(const vf* d, vf* t) {
+    t[0] = d[0] - d[2], t[1] = d[1] + d[2], t[2] = d[2] - d[1], t[3] = d[1] - d[3];
+  }
+  static MGE_INLINE void output(const vf* t, vf* y) { y[0] = t[0] + (t[1] + t[2]), y[1] = (t[1] - t[2]) - t[3]; }
+  static MGE_INLINE void weight(const vf* g, vf* u) {
+    vf ends = 0.5f * (g[0] + g[2]), middle = 0.5f * g[1];
+    u[0] = g[0], u[1] = ends + middle, u[2] = ends - middle, u[3] = g[2];
+  }
+};
+
+template <>
+struct WinogradTransform<4> {
+  static MGE_INLINE void input(const vf* d, vf* t) {
+    const vf two = splat(2.0f), four = splat(4.0f), five = splat(5.0f);
+    vf a = fma(-four, d[2], d[4]), b = fma(-four, d[1], d[3]), c = d[4] - d[2], e = d[3] - d[1];
+    t[0] = fma(four, d[0], fma(-five, d[2], d[4]));
+    t[1] = a + b, t[2] = a - b;
+    t[3] = fma(two, e, c), t[4] = fma(-two, e, c);
+    t[5] = fma(four, d[1], fma(-five, d[3], d[5]));
+  }
+  static MGE_INLINE void output(const vf* t, vf* y) {
+    vf s = t[1] + t[2], d = t[1] - t[2], s2 = t[3] + t[4], d2 = t[3] - t[4];
+    y[0] = (t[0] + s) + s2, y[1] = fma(splat(2.0f), d2, d);
+    y[2] = fma(splat(4.0f), s2, s), y[3] = fma(splat(8.0f), d2, d) + t[5];
+  }
+  static MGE_INLINE void weight(const vf* g, vf* u) {
+    vf ends = (g[0] + g[2]) * (-1.0f / 6), middle = g[1] * (-1.0f / 6);
+    vf far = fma(splat(1.0f / 6), g[2], g[0] * (1.0f / 24)), near = g[1] * (1.0f / 12);
+    u[0] = 0.25f * g[0], u[1] = ends + middle, u[2] = ends - middle, u[3] = far + near, u[4] = far - near, u[5] = g[2];
+  }
+};
+
+// Weights (o, c, 3, 3) into the packed form, in blocks of outputs; `rotate` as in WeightPacking.
+template <int M>
+struct WinogradPacking {
+  int64_t outputs, inputs;
+  bool rotate;
+
+  int64_t rows() const { return rotate ? inputs : outputs; }
+  int64_t terms() const { return rotate ? outputs : inputs; }
+  int64_t blocks() const { return ceil_div(rows(), kBlock); }
+
+  void pack(const float* weight, int64_t block, float* packed) const {
+    constexpr int A = M + 2;
+    const int64_t n = std::min<int64_t>(kBlock, rows() - block * kBlock), k = terms();
+    const int64_t across = rotate ? 9 : inputs * 9, down = rotate ? inputs * 9 : 9;
+    float* to = packed + block * A * A * k * kBlock;
+    for (int64_t i = 0; i < k; ++i) {
+      const float* from = weight + block * kBlock * across + i * down;
+      float taps[9][kBlock] = {};
+      for (int64_t o = 0; o < n; ++o)
+        for (int t = 0; t < 9; ++t) taps[rotate ? 8 - t : t][o] = from[o * across + t];
+      for (int part = 0; part < kBlock; part += kWidth) {
+        vf rows_of[A][3], u[A];
+        for (int x = 0; x < 3; ++x) {
+          vf g[3] = {load(taps[x] + part), load(taps[3 + x] + part), load(taps[6 + x] + part)};
+          WinogradTransform<M>::weight(g, u);
+          for (int y = 0; y < A; ++y) rows_of[y][x] = u[y];
+        }
+        for (int y = 0; y < A; ++y) {
+          WinogradTransform<M>::weight(rows_of[y], u);
+          for (int x = 0; x < A; ++x) store(to + ((y * A + x) * k + i) * kBlock + part, u[x]);
+        }
+      }
+    }
+  }
+};
+
+template <int M>
+class Winograd {
+ public:
+  explicit Winograd(const ConvShape& s) : s_(s) {
+    down_ = ceil_div(s.h.count, M), across_ = ceil_div(s.w.count, M);
+    tiles_ = s.images * down_ * across_;
+    c_row_ = round_up(s.channels, 16) + 16;  // not a power of two: rows lie in different sets of the cache
+    const int64_t some = std::max<int64_t>(1, tiles_), tile_floats = kPlanes * c_row_, weights = kPlanes * s.channels * s.outputs;
+    const bool large = kPlanes * s.channels * s.outputs > kLargeWeights;
+    set_ = std::clamp<int64_t>((large ? kManyFloats : kFewFloats) / tile_floats, std::min<int64_t>(kRows, some), some);
+    set_ = ceil_div(some, ceil_div(some, set_));
+    block_ = std::min<int64_t>(kMostTiles, set_);
+    own_ = !large && ceil_div(tiles_, set_) >= kUnits;
+  }
+
+  uint64_t workspace_floats() const {
+    const int64_t workers = mge_host->thread_count;
+    return workers * products_floats() + (own_ ? workers : 1) * inputs_floats();
+  }
+
+  void run(const ConvData& data, float* workspace) const {
+    float* products = workspace + (own_ ? mge_host->thread_count : 1) * inputs_floats();
+    if (own_) {
+      parallel_for(ceil_div(tiles_, set_), 1, [&](int64_t begin, int64_t end, int32_t worker) {
+        float *inputs = workspace + worker * inputs_floats(), *mine = products + worker * products_floats();
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t first = i * set_, count = std::min(set_, tiles_ - first);
+          transform(data.x, inputs, first, 0, count);
+          for (int64_t c = 0; c < s_.outputs; c += kColumns)
+            for (int64_t t = 0; t < count; t += block_)
+              multiply(data, inputs, mine, c, first, t, std::min(count, t + block_));
+        }
+      });
+      return;
+    }
+    const bool small = s_.pixels() * s_.channels * s_.outputs * 9 < Cut::kLeast;
+    for (int64_t first = 0; first < tiles_; first += set_) {
+      const int64_t count = std::min(set_, tiles_ - first), blocks = ceil_div(count, block_);
+      const int64_t panels = ceil_div(s_.outputs, kColumns);
+      parallel_for(count, small ? count : ceil_div(count, kUnits), [&](int64_t begin, int64_t end) {
+        transform(data.x, workspace, first, begin, end);
+      });
+      parallel_for(panels * blocks, small ? panels * blocks : ceil_div(panels * blocks, 4 * kUnits),
+                   [&](int64_t begin, int64_t end, int32_t worker) {
+                     float* mine = products + worker * products_floats();
+                     for (int64_t i = begin; i < end; ++i)
+                       multiply(data, workspace, mine, i / blocks * kColumns, first, count * (i % blocks) / blocks,
+                                count * (i % blocks + 1) / blocks);
+                   });
+    }
+  }
+
+ private:
+  static constexpr int A = M + 2;
+  static constexpr int64_t kPlanes = A * A;
+  static constexpr int64_t kFewFloats = 80 * 1024;         // transformed inputs that fit the second-level cache
+  static constexpr int64_t kManyFloats = 1024 * 1024;      // for weights that come from memory
+  static constexpr int64_t kLargeWeights = 4 * 1024 * 1024;
+  static constexpr int64_t kMostTiles = 2 * kRows, kUnits = 8;
+
+  int64_t inputs_floats() const { return kPlanes * set_ * c_row_; }
+  int64_t products_floats() const { return kPlanes * block_ * kColumns; }
+
+  struct Place {
+    int64_t image, y, x;  // of the first output pixel
+  };
+  Place place(int64_t tile) const {
+    const int64_t row = tile / across_, image = row / down_;
+    return {image, (row - image * down_) * M, (tile - row * across_) * M};
+  }
+
+  // Tiles first + begin to first + end - 1 into inputs[plane][begin ..][c_row_].
+  void transform(const float* x, float* inputs, int64_t first, int64_t begin, int64_t end) const {
+    const int64_t plane = set_ * c_row_, c = s_.channels, x_row = s_.w.length * c;
+    for (int64_t t = begin; t < end; ++t) {
+      const Place at = place(first + t);
+      const int64_t y0 = at.y - s_.h.padding, x0 = at.x - s_.w.padding;
+      const float* from = x + ((at.image * s_.h.length + y0) * s_.w.length + x0) * c;
+      const Edges edges{std::max<int64_t>(0, -y0), std::min<int64_t>(A, s_.h.length - y0), std::max<int64_t>(0, -x0),
+                        std::min<int64_t>(A, s_.w.length - x0)};
+      const bool inside = edges.top == 0 && edges.bottom == A && edges.left == 0 && edges.right == A;
+      float* to = inputs + t * c_row_;
+      int64_t k = 0;
+      if (inside)
+        for (; k + kWidth <= c; k += kWidth) transform_vector<true, true>(from + k, x_row, edges, to + k, plane, kWidth);
+      else
+        for (; k + kWidth <= c; k += kWidth) transform_vector<true, false>(from + k, x_row, edges, to + k, plane, kWidth);
+      if (k < c) transform_vector<false, false>(from + k, x_row, edges, to + k, plane, c - k);
+    }
+  }
+
+  struct Edges {
+    int64_t top, bottom, left, right;  // of the tile's inputs, those inside the image
+  };
+
+  template <bool Whole, bool Inside>
+  void transform_vector(const float* from, int64_t x_row, const Edges& edges, float* to, int64_t plane,
+                        int64_t lanes) const {
+    const int64_t c = s_.channels;
+    vf middle[A][A];
+    MGE_UNROLL
+    for (int x = 0; x < A; ++x) {
+      vf d[A], t[A];
+      const bool column = Inside || (x >= edges.left && x < edges.right);
+      MGE_UNROLL
+      for (int y = 0; y < A; ++y) {
+        const float* at = from + y * x_row + x * c;
+        d[y] = vf{};
+        if (Inside || (column && y >= edges.top && y < edges.bottom)) d[y] = Whole ? load(at) : load_n(at, lanes);
+      }
+      WinogradTransform<M>::input(d, t);
+      MGE_UNROLL
+      for (int y = 0; y < A; ++y) middle[y][x] = t[y];
+    }
+    MGE_UNROLL
+    for (int y = 0; y < A; ++y) {
+      vf t[A];
+      WinogradTransform<M>::input(middle[y], t);
+      MGE_UNROLL
+      for (int x = 0; x < A; ++x) store(to + (y * A + x) * plane, t[x]);
+    }
+  }
+
+  // The products and the outputs from `c` on, of tiles first + begin to first + end - 1.
+  void multiply(const ConvData& data, const float* inputs, float* products, int64_t c, int64_t first, int64_t begin,
+                int64_t end) const {
+    const int64_t plane = set_ * c_row_, count = end - begin, products_plane = count * kColumns;
+    Tile tile = plain_tile();
+    tile.depth = s_.channels, tile.a_row = c_row_, tile.a_jump = kHalf * c_row_;
+    tile.b_block = kPlanes * s_.channels * kBlock, tile.y_row = kColumns;
+    tile.columns = kColumns;
+    const int64_t columns = std::min<int64_t>(kColumns, s_.outputs - c);
+    if (columns <= kWidth) tile.columns = kWidth;
+    const float* b = data.packed + c / kBlock * tile.b_block + c % kBlock;
+    for (int64_t p = 0; p < kPlanes; ++p) {
+      tile.b = b + p * s_.channels * kBlock;
+      for (int64_t i = 0; i < tile_count(count); ++i) {
+        const RowRange rows = tile_rows(count, i);
+        tile.a = inputs + p * plane + (begin + rows.begin) * c_row_;
+        tile.y = products + p * products_plane + rows.begin * kColumns;
+        run_tile(tile, rows.rows);
+      }
+    }
+    for (int64_t t = 0; t < count; ++t) {
+      const Place at = place(first + begin + t);
+      const int64_t pixel = (at.image * s_.h.count + at.y) * s_.w.count + at.x;
+      const int64_t rows = std::min<int64_t>(M, s_.h.count - at.y), cols = std::min<int64_t>(M, s_.w.count - at.x);
+      for (int64_t k = 0; k < columns; k += kWidth) {
+        const int64_t lanes = std::min<int64_t>(kWidth, columns - k);
+        const float* from = products + t * kColumns + k;
+        const int64_t to = pixel * s_.outputs + c + k;
+        if (lanes == kWidth && rows == M && cols == M)
+          finish<true>(data, from, products_plane, to, c + k, lanes, M, M);
+        else
+          finish<false>(data, from, products_plane, to, c + k, lanes, rows, cols);
+      }
+      if (data.activation.rows)
+        for (int64_t r = 0; r < rows; ++r)
+          data.activation.rows(data.y + (pixel + r * s_.w.count) * s_.outputs + c, s_.outputs, cols, columns);
+    }
+  }
+
+  template <bool Whole>
+  void finish(const ConvData& data, const float* from, int64_t plane, int64_t to, int64_t c, int64_t lanes,
+              int64_t rows, int64_t cols) const {
+    vf middle[M][A];
+    MGE_UNROLL
+    for (int x = 0; x < A; ++x) {
+      vf t[A], y[M];
+      MGE_UNROLL
+      for (int i = 0; i < A; ++i) t[i] = load(from + (i * A + x) * plane);
+      WinogradTransform<M>::output(t, y);
+      MGE_UNROLL
+      for (int i = 0; i < M; ++i) middle[i][x] = y[i];
+    }
+    const vf bias = !data.bias ? vf{} : Whole ? load(data.bias + c) : load_n(data.bias + c, lanes);
+    const vf low = splat(data.activation.low), high = splat(data.activation.high);
+    MGE_UNROLL
+    for (int i = 0; i < M; ++i) {
+      vf y[M];
+      WinogradTransform<M>::output(middle[i], y);
+      MGE_UNROLL
+      for (int j = 0; j < M; ++j)
+        if (Whole || (i < rows && j < cols)) {
+          const int64_t at = to + (i * s_.w.count + j) * s_.outputs;
+          vf sum = y[j] + bias;
+          if (data.residual) sum += Whole ? load(data.residual + at) : load_n(data.residual + at, lanes);
+          if (data.activation.clip) sum = min(high, max(low, sum));  // in this order NaN stays
+          Whole ? store(data.y + at, sum) : store_n(data.y + at, sum, lanes);
+        }
+    }
+  }
+
+  ConvShape s_;
+  int64_t down_, across_, tiles_;  // tiles of an image, and all
+  int64_t c_row_;                  // floats of a transformed input of a tile
+  int64_t set_;                    // tiles that are transformed before the products
+  int64_t block_;                  // of them, those whose products are made before they become outputs
+  bool own_;                       // each thread has a set of its own
+};
+
+}  // namespace mge::cpu
+
+#endif  // MGE_CPU_WINOGRAD_HPP
