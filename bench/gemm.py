@@ -30,12 +30,14 @@ FLAGS = {
 }
 SQUARES = [(n, n, n) for n in (64, 128, 256, 512, 1024, 2048)]
 PRODUCTS = [(1, 4096, 4096), (1, 512, 784), (8, 512, 784), (64, 512, 784), (64, 512, 512), (64, 10, 512),
-            (3136, 64, 256), (3136, 256, 64), (784, 128, 512), (196, 1024, 256), (49, 512, 2048), (1568, 768, 192)]  # fmt: skip
+            (3136, 64, 256), (3136, 256, 64), (784, 128, 512), (196, 1024, 256), (49, 512, 2048),
+            (1568, 768, 192)]  # fmt: skip
 # images, channels, outputs, size, kernel, stride
 CONVOLUTIONS = [(1, 64, 64, 56, 3, 1), (1, 128, 128, 28, 3, 1), (1, 256, 256, 14, 3, 1), (1, 512, 512, 7, 3, 1),
                 (1, 64, 64, 224, 3, 1), (8, 128, 128, 28, 3, 1), (1, 64, 128, 56, 3, 2), (1, 3, 64, 224, 7, 2),
                 (1, 3, 32, 224, 3, 2), (1, 64, 256, 56, 1, 1), (1, 256, 64, 56, 1, 1), (1, 1024, 256, 14, 1, 1),
-                (1, 2048, 512, 7, 1, 1), (1, 256, 512, 56, 1, 2), (128, 16, 16, 32, 3, 1), (64, 6, 16, 14, 5, 1)]  # fmt: skip
+                (1, 2048, 512, 7, 1, 1), (1, 256, 512, 56, 1, 2), (128, 16, 16, 32, 3, 1),
+                (64, 6, 16, 14, 5, 1)]  # fmt: skip
 
 
 def roof(isa: str) -> float | None:
@@ -46,10 +48,19 @@ def roof(isa: str) -> float | None:
     flags = FLAGS.get(isa, FLAGS["avx512"])
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "fma"
-        command = ["c++", "-std=c++17", "-O3", *flags, f"-I{include}", str(Path(__file__).with_name("fma.cc"))]
+        command = [
+            "c++",
+            "-std=c++17",
+            "-O3",
+            *flags,
+            f"-I{include}",
+            str(Path(__file__).with_name("fma.cc")),
+        ]
         try:
             subprocess.run([*command, "-o", program], check=True, capture_output=True)
-            return float(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+            return float(
+                subprocess.run([program], check=True, capture_output=True, text=True).stdout
+            )
         except (OSError, subprocess.CalledProcessError):
             return None
 
@@ -78,10 +89,14 @@ def rows(rng: np.random.Generator) -> list[tuple]:
                  {"transpose_b": True}, 2 * 24 * 196 * 196 * 64, 0))  # fmt: skip
     for images, c, o, size, kernel, stride in CONVOLUTIONS:
         x, count = normal(images, size, size, c), (size + 2 * (kernel // 2) - kernel) // stride + 1
-        packed = OPS["x86::pack_weight"]._reference(normal(o, c, kernel, kernel), algorithm="direct", groups=1, rotate=False)
+        packed = OPS["x86::pack_weight"]._reference(
+            normal(o, c, kernel, kernel), algorithm="direct", groups=1, rotate=False
+        )
         attrs = {"weight_shape": (o, c, kernel, kernel), "stride": (stride,) * 2, "padding": (kernel // 2,) * 2,
                  "dilation": (1, 1), "bias": True, "activation": "relu"}  # fmt: skip
-        label = f"conv {images}, {c}->{o} @{size} {kernel}x{kernel}" + f" step {stride}" * (stride > 1)
+        label = f"conv {images}, {c}->{o} @{size} {kernel}x{kernel}" + f" step {stride}" * (
+            stride > 1
+        )
         flops = 2 * images * count * count * o * c * kernel * kernel
         made.append((label, "x86::conv", (x, packed, normal(o)), attrs, flops, 0))
     return made
@@ -102,7 +117,9 @@ def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
             continue
         variant = admit(OPS[op], "", arrays, attrs, device)
         kernel, inputs = device.kernel(variant.sig), kernel_inputs(variant)
-        out = [aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types]
+        out = [
+            aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types
+        ]
         taken = best(lambda k=kernel, i=inputs, o=out: k(i, o), rounds, clock)
         record = {"shape": label, "us": taken * 1e6, "gflops": flops / taken / 1e9}
         if nbytes and arrays[0].shape[0] == 1:
@@ -136,9 +153,13 @@ def main() -> int:
     for record in records:
         record["share"] = record["gflops"] / most if most else None
     if options.json:
-        json.dump({"isa": isa, "threads": options.threads, "roof": most, "shapes": records}, sys.stdout)
+        json.dump(
+            {"isa": isa, "threads": options.threads, "roof": most, "shapes": records}, sys.stdout
+        )
         return 0
-    print(f"{backend.devices()[0]}, {options.threads} thread(s); roof {f'{most:.0f} GFLOP/s' if most else 'not measured'}")
+    print(
+        f"{backend.devices()[0]}, {options.threads} thread(s); roof {f'{most:.0f} GFLOP/s' if most else 'not measured'}"
+    )
     for r in records:
         share = f"{100 * r['share']:4.0f} %" if most else ""
         memory = f"  {r['gbs']:.0f} GB/s" if "gbs" in r else ""

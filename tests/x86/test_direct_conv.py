@@ -28,7 +28,12 @@ def packed_conv(rng, image, weight, *, activation="", bias=False, residual=False
              "residual": residual, **window}  # fmt: skip
     size = [
         (s + 2 * p - d * (k - 1) - 1) // t + 1
-        for s, k, p, t, d in zip(image[1:3], weight[2:], *(window[n] for n in ("padding", "stride", "dilation")), strict=True)
+        for s, k, p, t, d in zip(
+            image[1:3],
+            weight[2:],
+            *(window[n] for n in ("padding", "stride", "dilation")),
+            strict=True,
+        )
     ]
     extras = [draw(rng, weight[0])] * bias + [draw(rng, image[0], *size, weight[0])] * residual
     check("x86::conv", (draw(rng, *image, terms=terms), packed, *extras), attrs)
@@ -40,7 +45,12 @@ def window(rng, kernel, groups):
 
     dilation = pair(1, 3) if rng.random() < 0.3 else (1, 1)
     padding = tuple(int(rng.integers(0, k * d)) for k, d in zip(kernel, dilation, strict=True))
-    return {"stride": pair(1, 4) if rng.random() < 0.5 else (1, 1), "padding": padding, "dilation": dilation, "groups": groups}
+    return {
+        "stride": pair(1, 4) if rng.random() < 0.5 else (1, 1),
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
 
 
 def any_case(rng, i):
@@ -48,9 +58,16 @@ def any_case(rng, i):
     groups = int(rng.choice([1, 1, 1, 2, 3, 5]))
     inputs, outputs = int(rng.integers(1, 70 // groups + 1)), int(rng.integers(1, 70 // groups + 1))
     attrs = window(rng, kernel, groups)
-    least = [d * (k - 1) + 1 - 2 * p for k, d, p in zip(kernel, attrs["dilation"], attrs["padding"], strict=True)]
+    least = [
+        d * (k - 1) + 1 - 2 * p
+        for k, d, p in zip(kernel, attrs["dilation"], attrs["padding"], strict=True)
+    ]
     size = [max(1, n) + int(rng.integers(0, 17)) for n in least]
-    return (int(rng.integers(1, 3)), *size, inputs * groups), (outputs * groups, inputs, *kernel), attrs
+    return (
+        (int(rng.integers(1, 3)), *size, inputs * groups),
+        (outputs * groups, inputs, *kernel),
+        attrs,
+    )
 
 
 def test_any_case(rng):
@@ -60,7 +77,7 @@ def test_any_case(rng):
 
 
 @pytest.mark.parametrize(
-    "image, weight",
+    ("image", "weight"),
     [((1, 7, 7, 40), (48, 40, 3, 3)), ((2, 14, 14, 33), (33, 33, 3, 3)), ((1, 56, 56, 16), (16, 16, 3, 3)),
      ((1, 7, 7, 300), (70, 300, 3, 3)), ((1, 1, 1, 8), (8, 8, 3, 3)), ((3, 6, 100, 3), (40, 3, 3, 3))],
 )  # fmt: skip
@@ -69,19 +86,36 @@ def test_units_rows_and_outputs(rng, image, weight):
 
 
 @pytest.mark.parametrize("activation", ["", "relu", "relu6", "silu", "gelu"])
-@pytest.mark.parametrize("extras", [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}])
+@pytest.mark.parametrize(
+    "extras", [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}]
+)
 def test_what_comes_before_the_store(rng, activation, extras):
-    packed_conv(rng, (2, 6, 9, 5), (37, 5, 3, 3), activation=activation, **extras, **{**PLAIN, "padding": (1, 1)})
+    packed_conv(
+        rng,
+        (2, 6, 9, 5),
+        (37, 5, 3, 3),
+        activation=activation,
+        **extras,
+        **{**PLAIN, "padding": (1, 1)},
+    )
     packed_conv(rng, (2, 6, 9, 40), (37, 40, 1, 1), activation=activation, **extras, **PLAIN)
 
 
 def test_points(rng):  # kernels of size 1: a matrix product, but for steps, borders and groups
-    for change in ({}, {"stride": (2, 3)}, {"padding": (1, 2)}, {"groups": 4}, {"groups": 2, "stride": (2, 1)}):
+    for change in (
+        {},
+        {"stride": (2, 3)},
+        {"padding": (1, 2)},
+        {"groups": 4},
+        {"groups": 2, "stride": (2, 1)},
+    ):
         attrs = {**PLAIN, **change}
         packed_conv(rng, (2, 9, 8, 24), (36, 24 // attrs["groups"], 1, 1), **attrs)
 
 
-@pytest.mark.parametrize("image, outputs", [((0, 5, 5, 3), 4), ((2, 5, 5, 0), 4), ((1, 5, 5, 3), 0)])
+@pytest.mark.parametrize(
+    ("image", "outputs"), [((0, 5, 5, 3), 4), ((2, 5, 5, 0), 4), ((1, 5, 5, 3), 0)]
+)
 def test_nothing(rng, image, outputs):
     packed_conv(rng, image, (outputs, image[3], 3, 3), **{**PLAIN, "padding": (1, 1)})
 

@@ -33,7 +33,8 @@ def test_all_tails_of_tiles(rng):
 @pytest.mark.parametrize("turned_a", [False, True])
 @pytest.mark.parametrize("turned_b", [False, True])
 @pytest.mark.parametrize(
-    "m, n, k", [(300, 300, 300), (33, 290, 1025), (256, 320, 256), (1, 700, 900), (700, 1, 900), (2, 3, 4000)]
+    ("m", "n", "k"),
+    [(300, 300, 300), (33, 290, 1025), (256, 320, 256), (1, 700, 900), (700, 1, 900), (2, 3, 4000)],
 )
 def test_blocks_and_long_sums(rng, m, n, k, turned_a, turned_b):
     check("matmul", *matrices(rng, m, n, k, turned_a, turned_b))
@@ -51,7 +52,10 @@ def test_other_floats(rng, dtype):
         check("matmul", *matrices(rng, m, n, k, rng.random() < 0.5, rng.random() < 0.5, dtype))
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, bool])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, bool],
+)
 def test_integers_wrap(rng, dtype):
     for m, n, k in [(5, 19, 33), (1, 40, 70), (9, 8, 0)]:
         low, high = (0, 2) if dtype is bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -61,7 +65,7 @@ def test_integers_wrap(rng, dtype):
 
 
 @pytest.mark.parametrize(
-    "a, b",
+    ("a", "b"),
     [
         ((4, 3, 5), (5, 6)), ((5,), (5,)), ((3, 5), (5,)), ((5,), (5, 3)), ((2, 1, 3, 5), (4, 5, 6)),
         ((4, 3, 5), (5,)), ((5,), (4, 5, 3)), ((3, 5), (2, 4, 5, 6)), ((0, 5), (5, 3)), ((3, 0), (0, 4)),
@@ -80,7 +84,14 @@ def test_nan_and_infinity_meet_only_their_rows(rng):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_packed_products_with_what_comes_before_the_store(rng, activation):
-    for lead, k, n in [((1,), 70, 50), ((3, 5), 33, 32), ((40,), 600, 70), ((2,), 1100, 300), ((200,), 64, 128), ((7,), 0, 5)]:
+    for lead, k, n in [
+        ((1,), 70, 50),
+        ((3, 5), 33, 32),
+        ((40,), 600, 70),
+        ((2,), 1100, 300),
+        ((200,), 64, 128),
+        ((7,), 0, 5),
+    ]:
         b = draw(rng, k, n, terms=k)
         packed = OPS["x86::pack_matrix"]._reference(b, transpose=False)
         check("x86::pack_matrix", (b,))

@@ -105,7 +105,7 @@ struct Multiplication {
   static constexpr int64_t kPackPart = 1 << 16;  // floats
 };
 
-constexpr int64_t kPart = 1 << 16;  // floats of a matrix that are worth a chunk
+constexpr int64_t kPart = 1 << 17;  // floats of a matrix that are worth a chunk
 
 // `count` times: a matrix times a vector. Its rows are of length k where `by_rows`, else it is given transposed.
 template <class Offsets>

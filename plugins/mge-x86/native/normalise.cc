@@ -116,7 +116,9 @@ void add_channels_last(Kernels& kernels) {
                      });
                    })
       .workspace(last_bytes<T>)
-      .inplace(3);
+      .inplace_of([](const Use& use) {  // over the residual
+        return use.inputs.size() > 3 ? std::vector<MgeInplacePair>{{3, 0}} : std::vector<MgeInplacePair>{};
+      });
   kernels
       .prepared<T>("x86::batch_norm_backward",
                    [](const Use& use) {

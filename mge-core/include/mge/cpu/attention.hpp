@@ -108,7 +108,12 @@ void product(const float* a, ptrdiff_t a_step, int64_t rows, int64_t depth, cons
 
 // Packs n rows as the right side of a product that sums over their elements, times a factor; or over the rows.
 inline void pack_turned(RowsOf<const float> x, int64_t first, int64_t n, int64_t width, float factor, float* to) {
-  pack_columns({x[first], 1, x.step}, 0, width, 0, n, to);
+  const int64_t whole = n / kBlock * kBlock;
+  pack_columns({x[first], 1, x.step}, 0, width, 0, whole, to);
+  if (float* rest = to + whole * width; whole < n) {
+    std::fill(rest, rest + kBlock * width, 0.0f);
+    transpose_tile(x[first + whole], x.step, rest, kBlock, width, n - whole);
+  }
   if (factor != 1) multiply_row(to, factor, round_up(n, kBlock) * width);
 }
 inline void pack(RowsOf<const float> x, int64_t first, int64_t n, int64_t width, float* to) {

@@ -196,6 +196,7 @@ class Conv {
   // The input rows that output rows `first` and on meet, with zeros around them.
   void copy_rows(const float* x, int64_t z, int64_t first, int64_t rows, float* to) const {
     const int64_t row = wide_ * s_.channels, border = s_.w.padding * s_.channels;
+    if (!row) return;
     for (int64_t k = 0; k < s_.d.kernel; ++k) {
       int64_t plane = z * s_.d.stride + k * s_.d.dilation - s_.d.padding;
       float* at = to + k * input_rows(rows_) * row;

@@ -35,6 +35,8 @@ struct Product {
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+constexpr int64_t kAhead = 8;  // rows: short runs of memory far apart, which the processor does not foresee
+
 // Columns `begin` to `begin + columns` and `depth` rows of b from `first` on, as [columns / 16][depth][16].
 inline void pack_columns(const Matrix& b, int64_t first, int64_t depth, int64_t begin, int64_t columns, float* to) {
   constexpr int64_t kTogether = 8;  // blocks: 512 bytes of each row at once
@@ -42,8 +44,10 @@ inline void pack_columns(const Matrix& b, int64_t first, int64_t depth, int64_t 
     const float* from = b.at + first * b.row + (begin + c) * b.column;
     if (int64_t some = std::min(kTogether, (columns - c) / kBlock); some && b.column == 1) {
       for (int64_t k = 0; k < depth; ++k)
-        for (int64_t i = 0; i < some; ++i)
+        for (int64_t i = 0; i < some; ++i) {
+          __builtin_prefetch(from + (k + kAhead) * b.row + i * kBlock);
           std::memcpy(to + (i * depth + k) * kBlock, from + k * b.row + i * kBlock, 4 * kBlock);
+        }
       c += (some - 1) * kBlock, to += (some - 1) * depth * kBlock;
       continue;
     }
@@ -171,6 +175,7 @@ class Block {
       for (int64_t i = 0; i < tiles_.count(); ++i) {
         RowRange r = tiles_[i];
         float* to = a_scratch_ + (i * depth + k) * kBlock;
+        __builtin_prefetch(from + kAhead * p_.a.column + r.begin);
         if (row_ + r.begin + kBlock <= p_.m)  // what is read past the tile lies in the matrix
           std::memcpy(to, from + r.begin, 4 * kBlock);
         else

@@ -201,7 +201,8 @@ def conv(
 
     Notes
     -----
-    Winograd rounds otherwise than the sum of products: ``winograd4`` about three times as coarsely.
+    Winograd rounds otherwise than the sum of products: root mean square errors are 0.6 (``winograd2``) and
+    1.8 times (``winograd4``) as large.
 
     Examples
     --------

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from mge.debug import debug
 from mge.graph import Graph, Node
 from mge.passes.rewrite import rebuild, with_inputs
 
 from .build import RESHAPES, Builder, is_mine, uses
 
 HOSTS = ("x86::conv", "x86::linear")
-ACTIVATIONS = ("relu", "relu6", "sigmoid", "tanh", "silu", "hswish", "hsigmoid", "gelu")
+EXACT = ("relu", "relu6")  # the others may round otherwise than the op of their name
+ACTIVATIONS = (*EXACT, "sigmoid", "tanh", "silu", "hswish", "hsigmoid", "gelu")
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
@@ -24,6 +26,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
     if not any(n.sig.op.name in HOSTS for n in graph.nodes):
         return graph
     build, count = Builder(), uses(graph)
+    activations = EXACT if debug.deterministic else ACTIVATIONS
     position = {n: i for i, n in enumerate(graph.nodes)}
 
     def hosts(node: Node, inputs: tuple[Node, ...]) -> list[tuple[Node, Node]]:
@@ -39,7 +42,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         name = node.sig.op.name
-        if is_mine(node) and (name == "add" or name in ACTIVATIONS):
+        if is_mine(node) and (name == "add" or name in activations):
             for host, other in hosts(node, inputs):
                 made = (_added if name == "add" else _activated)(build, node, host, other)
                 if made is not None:
