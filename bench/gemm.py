@@ -102,7 +102,7 @@ def rows(rng: np.random.Generator) -> list[tuple]:
     return made
 
 
-def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
+def measure(only: str | None, rounds: int, threads: int, rows=rows) -> list[dict]:
     """Return a record for each shape."""
     from mge.buffer import aligned_bytes
     from mge.device import as_device
@@ -122,15 +122,15 @@ def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
         ]
         taken = best(lambda k=kernel, i=inputs, o=out: k(i, o), rounds, clock)
         record = {"shape": label, "us": taken * 1e6, "gflops": flops / taken / 1e9}
-        if nbytes and arrays[0].shape[0] == 1:
+        if nbytes and (arrays[0].ndim != 2 or len(arrays[0]) == 1):
             record["gbs"] = nbytes / taken / 1e9
         records.append(record)
     return records
 
 
-def main() -> int:
+def main(rows=rows, description: str = __doc__) -> int:
     """Print the records."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", help="shapes whose label contains this")
     parser.add_argument("--rounds", type=int, default=40)
@@ -149,7 +149,7 @@ def main() -> int:
     isa = backend.capabilities(0)["isa"]
     core = options.roof or roof(isa)
     most = core * options.threads if core else None
-    records = measure(options.only, options.rounds, options.threads)
+    records = measure(options.only, options.rounds, options.threads, rows)
     for record in records:
         record["share"] = record["gflops"] / most if most else None
     if options.json:

@@ -4,7 +4,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-
 from .against import check
 
 pytestmark = pytest.mark.usefixtures("x86")
@@ -22,7 +21,10 @@ def check_both(rng, query, key, value, *mask, **attrs):
 
 
 def matrices(rng, batch, queries, keys, width, depth, dtype=np.float32):
-    return (draw(rng, *batch, *shape, dtype=dtype) for shape in ((queries, width), (keys, width), (keys, depth)))
+    return (
+        draw(rng, *batch, *shape, dtype=dtype)
+        for shape in ((queries, width), (keys, width), (keys, depth))
+    )
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -34,7 +36,7 @@ def test_all_tails(rng, is_causal):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(
-    "batch, queries, keys, width, depth",
+    ("batch", "queries", "keys", "width", "depth"),
     [
         ((1, 3), 196, 196, 64, 64), ((4, 2), 128, 128, 64, 64), ((1, 1), 300, 1100, 16, 24), ((2,), 7, 2500, 8, 8),
         ((1,), 140, 150, 300, 520), ((), 33, 65, 64, 1), ((0, 2), 5, 6, 7, 8), ((2,), 0, 6, 7, 8), ((2,), 5, 6, 0, 8),
@@ -46,7 +48,9 @@ def test_blocks_parts_and_empty(rng, is_causal, batch, queries, keys, width, dep
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("shape", [(70, 90), (1, 90), (70, 1), (90,), (), (2, 1, 1, 90), (1, 3, 70, 90), (2, 3, 70, 1)])
+@pytest.mark.parametrize(
+    "shape", [(70, 90), (1, 90), (70, 1), (90,), (), (2, 1, 1, 90), (1, 3, 70, 90), (2, 3, 70, 1)]
+)
 def test_masks_repeat(rng, shape, is_causal):
     given = list(matrices(rng, (2, 3), 70, 90, 20, 30))
     check_both(rng, *given, rng.random(shape) < 0.5, is_causal=is_causal)
@@ -59,7 +63,11 @@ def test_long_rows_with_blocks_that_a_mask_hides(rng):
     seen[np.arange(19), rng.integers(0, 1500, 19)] = True  # the last query sees nothing
     check_both(rng, *given, seen)
     check_both(rng, *given, np.where(seen, np.float32(0), np.float32(-3.4028235e38)))
-    check_both(rng, *given, np.where(seen | (np.arange(1500) > 1400), np.float32(0), -np.inf).astype(np.float32))
+    check_both(
+        rng,
+        *given,
+        np.where(seen | (np.arange(1500) > 1400), np.float32(0), -np.inf).astype(np.float32),
+    )
 
 
 def test_batches_broadcast(rng):
@@ -74,15 +82,23 @@ def test_halves(rng, dtype):
 
 
 def test_large_scores(rng):
-    query, key = (rng.integers(-30, 31, (2, n, 16)).astype(np.float32) for n in (20, 30))  # products are exact
+    query, key = (
+        rng.integers(-30, 31, (2, n, 16)).astype(np.float32) for n in (20, 30)
+    )  # products are exact
     for scale in (1.0, -1.0, 0.0078125):
         check_both(rng, query, key, draw(rng, 2, 30, 16), scale=scale)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_tokens_before_heads(rng, is_causal):
-    for n, queries, keys, heads, width, depth in [(2, 37, 51, 3, 16, 8), (1, 60, 60, 1, 64, 64), (3, 1, 20, 4, 5, 6)]:
-        given = [draw(rng, n, t, heads, d) for t, d in ((queries, width), (keys, width), (keys, depth))]
+    for n, queries, keys, heads, width, depth in [
+        (2, 37, 51, 3, 16, 8),
+        (1, 60, 60, 1, 64, 64),
+        (3, 1, 20, 4, 5, 6),
+    ]:
+        given = [
+            draw(rng, n, t, heads, d) for t, d in ((queries, width), (keys, width), (keys, depth))
+        ]
         dy, mask = draw(rng, n, queries, heads, depth), draw(rng, n, 1, queries, keys)
         for more in ((), (mask,)):
             check("x86::attention", (*given, *more), {"is_causal": is_causal})

@@ -7,8 +7,8 @@ import pytest
 
 import mge
 import mge.functional as F
-from mge.debug import debug
 from mge.buffer import Pool, aligned_bytes
+from mge.debug import debug
 from mge.device import as_device, parse_bytes
 from mge.errors import ArgumentError, OutOfMemory, PluginContractError, PluginNotInstalled
 from mge.jit import trace

@@ -133,7 +133,7 @@ def _exponentials(
     scores = np.matmul(
         query * query.dtype.type(_scale(scale, query.shape[-1])), np.swapaxes(key, -1, -2)
     )
-    seen = None
+    seen: Any = None
     if is_causal:
         seen = np.tri(scores.shape[-2], scores.shape[-1], dtype=np.bool_)
     if mask is not None and mask.dtype == np.bool_:

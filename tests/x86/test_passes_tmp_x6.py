@@ -1,0 +1,555 @@
+"""The passes of device x86: equal values, the number of transposes, what is fused and what must not be."""
+
+import difflib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mge
+import mge.functional as F
+import mge.module as M
+from mge import device as device_module
+from mge.autodiff import GradManager
+from mge.debug import debug
+from mge.ops.pool import avg_pool, max_pool
+from mge.optimizer import SGD
+from mge.passes import optimise
+from mge.passes.prologue import split_prologue
+from mge.plan import Plan
+
+from . import models
+from .standin import check, counted, device, recorded
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    """Make the stand-in the default device; verify graphs after each pass. Loops have tests of their own."""
+    monkeypatch.setattr(device_module, "_default", [device(without=[])])
+    with debug(check=1):
+        yield
+
+
+def ready(module, train=False):
+    """Return a module whose parameters have values, and batch statistics that are not 0 and 1."""
+    rng = np.random.default_rng(0)
+    for tensor in [*module.parameters(), *module.buffers()]:
+        shape = tensor.shape
+        is_factor = tensor.ndim == 1 or shape[0] == 1
+        drawn = rng.uniform(0.5, 1.5, shape) if is_factor else rng.normal(size=shape)
+        tensor[...] = (drawn if is_factor else drawn * np.prod(shape[1:]) ** -0.5).astype("float32")
+    module.train(train)
+    mge.sync()
+    return module
+
+
+def image(*shape):
+    return mge.tensor(np.random.default_rng(1).normal(size=shape).astype("float32"))
+
+
+def inference(module, *shape):
+    module, x = ready(module), image(*shape)
+    mge.sync()
+    return recorded(lambda: [module(x)])
+
+
+def training(module, *shape, labels=None, classes=5):
+    """Return the graph of a training step: running statistics, the loss, the new parameters."""
+    module, x = ready(module, train=True), image(*shape)
+    label = mge.tensor(np.random.default_rng(2).integers(0, classes, labels or shape[0]))
+    parameters = list(module.parameters())
+    manager = GradManager().attach(parameters)
+    optimizer = SGD(parameters, lr=0.1, momentum=0.9)
+    mge.sync()
+
+    def step():
+        with manager:
+            loss = F.cross_entropy(module(x), label)
+            manager.backward(loss)
+        optimizer.step()
+        return [*module.buffers(), loss, *parameters]
+
+    return recorded(step)
+
+
+SMALL = {
+    "resnet": (lambda: models.ResNet((1, 1), width=16, classes=5), (2, 3, 32, 32)),
+    "deep_resnet": (lambda: models.ResNet((1, 1), True, width=4, classes=5), (2, 3, 32, 32)),
+    "small_resnet": (lambda: models.SmallResNet(1, 16, classes=5), (9, 3, 16, 16)),
+    "mobilenet": (
+        lambda: models.MobileNetV2(5, ((1, 8, 1, 1), (6, 12, 2, 2), (6, 16, 2, 1)), last=20),
+        (2, 3, 32, 32),
+    ),
+    "vgg": (lambda: models.VGG(((8, 1), (16, 2)), 16, 20, 5), (2, 3, 16, 16)),
+    "vit": (lambda: models.ViT(32, 8, 24, 2, 2, 5), (2, 3, 32, 32)),
+    "lenet": (lambda: models.LeNet(5), (2, 1, 28, 28)),
+    "mlp": (lambda: models.mlp(30, 20, 5), (20, 30)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_inference_gives_the_same(name):
+    make, shape = SMALL[name]
+    made = check(*inference(make(), *shape))
+    left = {"conv", "linear", "batch_norm_infer", "relu", "relu6"} & {*counted(made)}
+    assert not left, f"not rewritten: {left}"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_training_step_gives_the_same(name):
+    make, shape = SMALL[name]
+    made = check(*training(make(), *shape))
+    assert not {"conv", "conv_backward_data", "conv_backward_weight"} & {*counted(made)}
+
+
+def test_segmentation_gives_the_same_forward_and_backward():
+    shape = (2, 3, 16, 16)
+    check(*inference(models.UNet(width=4, depth=2, classes=3), *shape))
+    step = training(models.UNet(width=4, depth=2, classes=3), *shape, labels=(2, 16, 16), classes=3)
+    check(*step)
+
+
+# The real networks, at their real depth and image size, with few channels.
+REAL = {
+    "ResNet-18": (lambda: models.resnet18(width=8, classes=10), 224, (1, 1)),
+    "ResNet-50": (lambda: models.resnet50(width=4, classes=10), 224, (1, 1)),
+    "MobileNetV2": (lambda: models.MobileNetV2(classes=10, last=64), 224, (1, 1)),
+    # The features of VGG-16 are flattened channel by channel, and their gradient comes back so.
+    "VGG-16": (
+        lambda: models.VGG(tuple((c // 8, n) for c, n in models.VGG.BLOCKS), 224, 8, 10), 224, (2, 3),
+    ),
+    "U-Net": (lambda: models.UNet(width=4), 64, (2, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_network_is_transposed_only_at_its_ends(name):
+    make, size, (forward, step) = REAL[name]
+    shape = (1, 3, size, size)
+    made = counted(optimise(inference(make(), *shape)[0]))
+    assert made["transpose"] == forward
+    assert not made["conv"] and not made["batch_norm_infer"] and not made["relu"]
+    labels = (1, size, size) if name == "U-Net" else None
+    made = counted(optimise(training(make(), *shape, labels=labels, classes=2)[0]))
+    assert made["transpose"] == step
+    assert not made["conv"] and not made["conv_backward_data"]
+
+
+def test_weights_are_packed_in_the_prologue():
+    graph, _ = inference(SMALL["resnet"][0](), 2, 3, 32, 32)
+    first, _, rest = split_prologue(optimise(graph), ())
+    packed = [n for n in first.nodes if "pack" in n.sig.op.name]
+    assert len(packed) == 7
+    steps = Plan(rest).steps
+    assert [s.slot.node.sig.op.name for s in steps] == (
+        [
+            "transpose",
+            "x86::conv",
+            "x86::max_pool",
+            *["x86::conv"] * 5,
+            "x86::avg_pool",
+            "x86::linear",
+        ]
+    )
+
+
+# Golden plans: a residual block, as reviewed text. Remove a file, and the test writes it anew, and fails once.
+
+
+@pytest.mark.parametrize("name", ["inference", "training"])
+def test_the_plan_of_a_residual_block_is_the_reviewed_one(name):
+    make = inference if name == "inference" else training
+    block = M.Sequential(
+        models.Residual(16, 16, 1, False), M.AdaptiveAvgPool2d(1), M.Flatten(), M.Linear(16, 5)
+    )
+    graph, _ = make(block, 2, 16, 8, 8)
+    changing = [i for i, n in enumerate(graph.inputs) if n.sig.attrs] if name == "training" else []
+    first, _, rest = split_prologue(optimise(graph), changing)
+    text = "".join(
+        f"{part}:\n{g}\n{Plan(g)}\n" for part, g in (("prologue", first), ("run", rest)) if g
+    )
+    path = GOLDEN / f"residual_{name}.txt"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        pytest.fail(f"{path} was written: review it")
+    diff = "\n".join(
+        difflib.unified_diff(path.read_text().splitlines(), text.splitlines(), lineterm="")
+    )
+    assert not diff, f"if this is meant, remove {path} and run again\n{diff}"
+
+
+# Random networks: layers drawn one after the other, on what is there already.
+
+
+class Drawn(M.Module):
+    """Layers that a strategy drew; each takes images (n, c, h, w) and gives such."""
+
+    def __init__(self, draw, c, size):
+        super().__init__()
+        self.parts, self.steps = [], []
+        shapes = [(c, size)]
+        for _ in range(draw(st.integers(1, 7))):
+            c, size = shapes[-1]
+            kind = draw(st.sampled_from(sorted(KINDS)))
+            step = KINDS[kind](draw, self, c, size, shapes)
+            if step is not None:
+                self.steps.append((kind, step[0]))
+                shapes.append(step[1])
+
+    def keep(self, module):
+        self.parts.append(module)
+        return module
+
+    def forward(self, x):
+        seen = [x]
+        for _, step in self.steps:
+            seen.append(step(seen))
+        return seen[-1]
+
+
+def _conv(draw, net, c, size, shapes):
+    groups = draw(st.sampled_from([1, 1, 1, c]))
+    o = (
+        draw(st.sampled_from([1, 3, 16, 18]))
+        if groups == 1
+        else c * draw(st.sampled_from([1, 1, 2]))
+    )
+    k = draw(st.sampled_from([k for k in (1, 2, 3, 3, 5) if k <= size]))
+    stride, dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2)]))
+    padding = draw(st.integers(0, k // 2))
+    new = (size + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+    if new < 1 or size + 2 * padding < dilation * (k - 1) + 1:
+        return None
+    conv = net.keep(
+        M.Conv2d(c, o, k, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                 bias=draw(st.booleans()))
+    )  # fmt: skip
+    return lambda seen: conv(seen[-1]), (o, new)
+
+
+def _up(draw, net, c, size, shapes):
+    conv = net.keep(M.ConvTranspose2d(c, o := draw(st.sampled_from([2, 16])), 2, stride=2))
+    return (lambda seen: conv(seen[-1]), (o, 2 * size)) if size < 10 else None
+
+
+def _norm(draw, net, c, size, shapes):
+    norm = net.keep(M.BatchNorm2d(c, eps=0.1))  # small variances would amplify rounding
+    return lambda seen: norm(seen[-1]), (c, size)
+
+
+def _act(draw, net, c, size, shapes):
+    act = draw(
+        st.sampled_from([F.relu, F.relu6, F.silu, F.gelu, F.hswish, F.tanh, F.sigmoid, F.abs])
+    )
+    return lambda seen: act(seen[-1]), (c, size)
+
+
+def _pool(draw, net, c, size, shapes):
+    pool = draw(st.sampled_from([F.max_pool2d, F.avg_pool2d]))
+    return (lambda seen: pool(seen[-1], 2), (c, size // 2)) if size > 3 else None
+
+
+def _join(draw, net, c, size, shapes):
+    same = [i for i, s in enumerate(shapes[:-1]) if s == (c, size)]
+    alike = [i for i, s in enumerate(shapes[:-1]) if s[1] == size]
+    if same and draw(st.booleans()):
+        i = draw(st.sampled_from(same))
+        return lambda seen: seen[-1] + seen[i], (c, size)
+    if not alike:
+        return None
+    i = draw(st.sampled_from(alike))
+    return lambda seen: F.concat([seen[i], seen[-1]], axis=1), (c + shapes[i][0], size)
+
+
+def _rows(draw, net, c, size, shapes):
+    row = image(size)
+    return lambda seen: seen[-1] * row - 0.5, (c, size)
+
+
+def _gate(draw, net, c, size, shapes):
+    def gate(seen):
+        mean = F.mean(seen[-1], axis=(2, 3), keepdims=True)
+        return seen[-1] * F.sigmoid(mean) + F.reshape(F.max(seen[-1], axis=2), (-1, c, 1, size))
+
+    return gate, (c, size)
+
+
+def _cut(draw, net, c, size, shapes):
+    return (lambda seen: seen[-1][:, ::2, 1:, :-1], ((c + 1) // 2, size - 1)) if size > 2 else None
+
+
+def _pad(draw, net, c, size, shapes):
+    mode = draw(st.sampled_from(["constant", "reflect", "edge"]))
+    widths = ((0, 0), (0, 0), (1, 0), (1, 0))
+    return (lambda seen: F.pad(seen[-1], widths, mode), (c, size + 1)) if size > 1 else None
+
+
+def _shuffle(draw, net, c, size, shapes):
+    def shuffle(seen):
+        n = seen[-1].shape[0]
+        parts = F.reshape(seen[-1], (n, 2, c // 2, size, size))
+        return F.reshape(F.transpose(parts, (0, 2, 1, 3, 4)), (n, c, size, size))
+
+    return (shuffle, (c, size)) if c % 2 == 0 else None
+
+
+def _spread(draw, net, c, size, shapes):
+    if c % 4 == 0 and size < 8:
+        return lambda seen: F.pixel_shuffle(seen[-1], 2), (c // 4, 2 * size)
+    if size % 2 == 0:
+        return lambda seen: F.pixel_unshuffle(seen[-1], 2), (4 * c, size // 2)
+    return None
+
+
+def _turn(draw, net, c, size, shapes):
+    def turn(seen):
+        tokens = F.transpose(F.flatten(seen[-1], 2), (0, 2, 1))
+        tokens = F.softmax(tokens, axis=-1) + tokens
+        return F.reshape(F.transpose(tokens, (0, 2, 1)), (-1, c, size, size))
+
+    return turn, (c, size)
+
+
+def _softmax(draw, net, c, size, shapes):
+    axis = draw(st.sampled_from([1, 2, -1]))
+    return lambda seen: F.softmax(seen[-1], axis=axis), (c, size)
+
+
+KINDS = {
+    "conv": _conv, "conv_again": _conv, "up": _up, "norm": _norm, "act": _act, "pool": _pool, "join": _join,
+    "rows": _rows, "gate": _gate, "cut": _cut, "pad": _pad, "shuffle": _shuffle, "turn": _turn,
+    "softmax": _softmax, "spread": _spread,
+}  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+def test_random_networks_give_the_same(data):
+    n, c, size = (data.draw(st.sampled_from(s)) for s in ([1, 2, 9], [1, 3, 16], [4, 7, 12]))
+    net = Drawn(data.draw, c, size)
+    module, x = ready(net, train=data.draw(st.booleans())), image(n, c, size, size)
+    parameters = list(module.parameters())
+    manager = GradManager().attach([x, *parameters])
+    mge.sync()
+
+    def step():
+        with manager:
+            y = module(x)
+            loss = F.mean(y * y)
+            if parameters or net.steps:
+                manager.backward(loss)
+        return [y, loss, *(p.grad for p in [x, *parameters] if p.grad is not None)]
+
+    check(*recorded(step), tolerance=1e-4)
+
+
+@given(st.data())
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+def test_random_transformers_give_the_same(data):
+    heads, size, depth, patch = (
+        data.draw(st.sampled_from(s)) for s in ([1, 3], [4, 5, 16], [1, 2], [4, 8])
+    )
+    made = models.ViT(16, patch, heads * size, heads, depth, 5)
+    shape = (data.draw(st.sampled_from([1, 2, 9])), 3, 16, 16)
+    check(*(training if data.draw(st.booleans()) else inference)(made, *shape), tolerance=1e-4)
+
+
+def test_sequences_are_images_of_height_1():
+    net = M.Sequential(M.Conv1d(3, 16, 3, padding=1), M.ReLU(), M.MaxPool1d(2), M.Conv1d(16, 4, 3))
+    made = counted(check(*inference(net, 2, 3, 12)))
+    assert made["x86::conv"] == 2 and made["transpose"] == 2 and not made["relu"]
+
+
+def test_volumes_stay_as_they_are():
+    made = counted(check(*inference(M.Sequential(M.Conv3d(2, 3, 2), M.ReLU()), 1, 2, 4, 4, 4)))
+    assert made["conv"] == 1
+
+
+def test_what_else_is_read_is_neither_folded_nor_fused():
+    conv, norm = M.Conv2d(3, 16, 3), M.BatchNorm2d(16)
+    net, x = ready(M.Sequential(conv, norm)), image(1, 3, 8, 8)
+    mge.sync()
+
+    def both():
+        y = conv(x)
+        return [y, F.relu(norm(y)), F.relu(F.sum(y, axis=1))]
+
+    assert len(list(net.parameters())) == 4
+    made = split_prologue(check(*recorded(both)), ())[2]
+    made = counted(made)
+    assert (made["mul"], made["add"], made["relu"]) == (1, 1, 2)
+
+
+def test_a_product_that_is_read_twice_is_computed_once():
+    conv, line = ready(M.Conv1d(3, 16, 3)), ready(M.Linear(6, 16))
+    x, row = image(2, 3, 8), image(2, 6)
+    mge.sync()
+
+    def twice():
+        y, z = conv(x), line(row)
+        return [F.sum(y), F.relu(y), z, z + row[:, :1], F.relu(F.reshape(z, (2, 4, 4)))]
+
+    made = counted(check(*recorded(twice)))
+    assert (made["x86::conv"], made["x86::linear"]) == (1, 1)
+
+
+def test_a_matrix_of_parameters_is_packed_as_it_is_given():
+    net, x = ready(M.Sequential(M.Linear(5, 5), M.Linear(5, 7))), image(20, 5)
+    square, wide = (part.weight for part in net)
+    mge.sync()
+
+    def products():
+        turned = F.matmul(x, wide, transpose_b=True)
+        return [F.relu(turned), F.matmul(x, square)]
+
+    made = counted(check(*recorded(products)))
+    assert made["x86::linear"] == 2 and not made["matmul"] and not made["relu"]
+
+
+@pytest.mark.parametrize("pool", [max_pool, avg_pool])
+@pytest.mark.parametrize(("shape", "padding"), [((2, 4, 5, 6), (0, 1, 1, 0)), ((2, 4, 7), (0, 1))])
+def test_pools_keep_a_padding_of_their_own_on_each_side(pool, shape, padding):
+    x, two = image(*shape), (2,) * (len(shape) - 2)
+    mge.sync()
+
+    def pooled():
+        y = pool(x, kernel=two, stride=two, padding=padding)
+        return y if isinstance(y, tuple) else [y]
+
+    assert counted(check(*recorded(pooled)))[f"x86::{pool.name}"] == 1
+
+
+def test_a_trained_batch_norm_is_not_folded_by_the_statistics_of_a_batch():
+    made = counted(check(*training(M.Sequential(SMALL["small_resnet"][0]()), 9, 3, 16, 16)))
+    assert made["x86::batch_norm_train"] == 9
+
+
+def test_a_batch_norm_in_training_takes_in_what_follows():
+    graph, arrays = training(models.ResNet((1, 2), width=16, classes=5), 2, 3, 32, 32)
+    made = check(graph, arrays)
+    found = counted(made)
+    assert not {"relu", "where", "less", "batch_norm_train", "batch_norm_backward"} & {*found}
+    norms = [n for n in made.nodes if n.sig.op.name == "x86::batch_norm_train"]
+    backs = [n for n in made.nodes if n.sig.op.name == "x86::batch_norm_backward"]
+    assert [(len(n.inputs) == 4, dict(n.sig.attrs)["activation"]) for n in norms] == (
+        # the stem; a block; a block, in which the shortcut's norm comes last; a block
+        [(False, "relu"), (False, "relu"), (True, "relu"), (False, "relu"), (False, ""), (True, "relu"),
+         (False, "relu"), (True, "relu")]
+    )  # fmt: skip
+    # The gradient of each sum of two is that of the residual, too; and where both come from norms, of both.
+    assert [dict(n.sig.attrs)["residual"] for n in backs].count(True) == 3
+
+
+def test_an_activation_whose_gradient_reads_its_input_is_not_taken_in():
+    net = M.Sequential(
+        models.ConvNorm(3, 16, act=M.SiLU),
+        models.ConvNorm(16, 16),
+        models.ConvNorm(16, 5, 8, act=None),
+    )
+    net = M.Sequential(net, M.AdaptiveAvgPool2d(1), M.Flatten())
+    made = check(*training(net, 2, 3, 8, 8))
+    activations = [
+        dict(n.sig.attrs)["activation"]
+        for n in made.nodes
+        if n.sig.op.name == "x86::batch_norm_train"
+    ]
+    assert activations == ["", "relu", ""]
+
+
+def test_a_linear_layer_takes_a_batch_norm_in():
+    net = M.Sequential(
+        M.Linear(6, 5), M.BatchNorm1d(5), M.ReLU(), M.Linear(5, 3, bias=False), M.BatchNorm1d(3)
+    )
+    made = check(*inference(net, 4, 6))
+    assert counted(split_prologue(made, ())[2]) == {"x86::linear": 2}
+
+
+def test_a_batch_norm_before_a_convolution_becomes_a_loop():
+    parts = [M.Conv2d(3, 16, 3), M.MaxPool2d(2), M.BatchNorm2d(16), M.ReLU(), M.Conv2d(16, 4, 3)]
+    made = split_prologue(check(*inference(M.Sequential(*parts), 2, 3, 12, 12)), ())[2]
+    found = counted(made)
+    assert (found["mul"], found["add"], found["batch_norm_infer"]) == (1, 1, 0)
+
+
+def test_a_pixel_shuffle_is_the_only_move_between_convolutions():
+    first, last = M.Conv2d(3, 16, 3, padding=1), M.Conv2d(4, 2, 3)
+    net, x = ready(M.Sequential(first, last)), image(2, 3, 6, 5)
+    mge.sync()
+    assert len(list(net.parameters())) == 4
+    made = check(*recorded(lambda: [F.mean(last(F.pixel_shuffle(first(x), 2)), axis=(2, 3))]))
+    assert counted(made)["transpose"] == 2  # of the images that come in, and of the shuffle
+
+
+def test_transformer_layers_end_in_their_stores():
+    made = split_prologue(optimise(inference(models.Encoder(24, 2), 2, 10, 24)[0]), ())[2]
+    stores = [dict(n.sig.attrs) for n in made.nodes if n.sig.op.name == "x86::linear"]
+    assert [(s["bias"], s["residual"], s["activation"]) for s in stores] == (
+        [(True, False, ""), (True, True, ""), (True, False, "gelu"), (True, True, "")]
+    )
+
+
+def test_few_rows_do_not_pay_for_packing_a_trained_matrix():
+    few = counted(optimise(training(models.mlp(30, 20, 5), 4, 30)[0]))
+    many = counted(optimise(training(models.mlp(30, 20, 5), 40, 30)[0]))
+    assert few["x86::linear"] == 0 and few["linear"] == 2
+    assert many["x86::linear"] == 3 and many["matmul"] == 2  # the gradients of weights stay
+
+
+def test_reproducible_algorithms_are_exact():
+    with debug(deterministic=True):
+        for make, shape in SMALL.values():
+            made = optimise(training(make(), *shape)[0])
+            algorithms = {dict(n.sig.attrs).get("algorithm") for n in made.nodes}
+            assert algorithms <= {None, "direct", "depthwise"}
+            check(
+                *inference(make(), *shape), tolerance=1e-6
+            )  # BLAS rounds by the layout of a matrix
+
+
+def test_a_refused_algorithm_is_replaced_by_the_direct_one(monkeypatch):
+    """Kernels that are missing are no reason to leave the layout, and refused ones leave the graph as it was."""
+    for refused, op in (("x86::conv", "conv"), ("x86::conv_backward_data", "conv_backward_data")):
+        monkeypatch.setattr(device_module, "_default", [device([refused])])
+        made = counted(check(*training(SMALL["resnet"][0](), *SMALL["resnet"][1])))
+        assert made[op] and not made[refused]
+
+
+def test_all_passes_together_give_the_same(monkeypatch):
+    monkeypatch.setattr(device_module, "_default", [device()])
+    for make, shape in SMALL.values():
+        check(*inference(make(), *shape))
+        check(*training(make(), *shape))
+
+
+@pytest.mark.parametrize(
+    ("images", "weight", "stride", "groups", "trained", "wanted"),
+    [
+        ((1, 56, 56, 64), (64, 64, 3, 3), 1, 1, False, "winograd4"),
+        ((1, 28, 28, 128), (128, 128, 3, 3), 1, 1, False, "winograd4"),
+        ((1, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd2"),
+        ((1, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "direct"),
+        ((2, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
+        ((4, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd2"),
+        ((8, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd4"),
+        ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
+        ((16, 14, 14, 256), (256, 256, 3, 3), 1, 1, True, "winograd4"),
+        ((16, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd4"),
+        ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd2"),
+        ((4, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "direct"),
+        ((8, 28, 28, 128), (128, 64, 3, 3), 2, 1, False, "direct"),
+        ((8, 28, 28, 128), (128, 64, 1, 1), 1, 1, False, "direct"),
+        ((8, 28, 28, 128), (128, 3, 3, 3), 1, 1, False, "direct"),
+        ((8, 28, 28, 96), (96, 1, 3, 3), 2, 96, False, "depthwise"),
+        ((8, 28, 28, 192), (192, 1, 3, 3), 1, 96, False, "direct"),
+    ],
+)
+def test_the_algorithm_follows_the_measured_table(images, weight, stride, groups, trained, wanted):
+    from mge_x86.passes.algorithm import choose_algorithm
+
+    found = choose_algorithm(images, weight, (stride, stride), (1, 1), groups, trained)
+    assert found == wanted
