@@ -100,7 +100,8 @@ def copy_seconds(nbytes: int, rounds: int, clock) -> float:
 
 def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
     """Return a record for each kernel."""
-    from mge.device import aligned_bytes, as_device
+    from mge.buffer import aligned_bytes
+    from mge.device import as_device
     from mge.dtype import as_dtype
     from mge.op import OPS
     from mge.testing.cases import admit, kernel_inputs

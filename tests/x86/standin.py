@@ -1,6 +1,6 @@
 """Device ``x86`` by NumPy references: tests of the passes need no native kernels, and no particular processor.
 
-In: nothing. Out: ``device()``; ``recorded`` graphs of functions, and ``values`` of graphs.
+In: nothing. Out: ``device()``; ``recorded`` graphs of functions (``inference``, ``training``), ``values`` of graphs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mge
+import mge.functional as F
+from mge import device as device_module
+from mge.autodiff import GradManager
+from mge.debug import debug
 from mge.device import Device
 from mge.graph import GET, LOCAL, Graph, Recording
+from mge.optimizer import SGD
 from mge.passes import optimise
 from mge.refdevice import RefBackend
 
@@ -110,3 +116,53 @@ def check(graph: Graph, arrays: Sequence[np.ndarray], tolerance: float = 2e-5) -
 def counted(graph: Graph) -> Counter[str]:
     """Return how many nodes of each op a graph has."""
     return Counter(n.sig.op.name for n in graph.nodes)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    """Make the stand-in the default device; verify graphs after each pass. Loops have tests of their own."""
+    monkeypatch.setattr(device_module, "_default", [device(without=["fuse"])])
+    with debug(check=1):
+        yield
+
+
+def ready(module, train=False):
+    """Return a module whose parameters have values, and batch statistics that are not 0 and 1."""
+    rng = np.random.default_rng(0)
+    for tensor in [*module.parameters(), *module.buffers()]:
+        shape = tensor.shape
+        is_factor = tensor.ndim == 1 or shape[0] == 1
+        drawn = rng.uniform(0.5, 1.5, shape) if is_factor else rng.normal(size=shape)
+        tensor[...] = (drawn if is_factor else drawn * np.prod(shape[1:]) ** -0.5).astype("float32")
+    module.train(train)
+    mge.sync()
+    return module
+
+
+def image(*shape):
+    return mge.tensor(np.random.default_rng(1).normal(size=shape).astype("float32"))
+
+
+def inference(module, *shape):
+    module, x = ready(module), image(*shape)
+    mge.sync()
+    return recorded(lambda: [module(x)])
+
+
+def training(module, *shape, labels=None, classes=5):
+    """Return the graph of a training step: running statistics, the loss, the new parameters."""
+    module, x = ready(module, train=True), image(*shape)
+    label = mge.tensor(np.random.default_rng(2).integers(0, classes, labels or shape[0]))
+    parameters = list(module.parameters())
+    manager = GradManager().attach(parameters)
+    optimizer = SGD(parameters, lr=0.1, momentum=0.9)
+    mge.sync()
+
+    def step():
+        with manager:
+            loss = F.cross_entropy(module(x), label)
+            manager.backward(loss)
+        optimizer.step()
+        return [*module.buffers(), loss, *parameters]
+
+    return recorded(step)

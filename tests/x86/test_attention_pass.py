@@ -95,6 +95,59 @@ def test_transposes_that_others_read_stay():
     assert ops["x86::attention"] == 1 and ops["transpose"] == 2
 
 
+def softmax_of(scores, value):
+    return F.matmul(F.softmax(scores, axis=-1), value)
+
+
+def with_weights(scores, value):
+    p = F.softmax(scores, axis=-1)
+    return F.matmul(p, value)[..., :1] + p
+
+
+FOUND = {
+    "plain": lambda q, k, v, mask: softmax_of(F.matmul(q, k, transpose_b=True), v),
+    "times a number": lambda q, k, v, mask: softmax_of(F.matmul(q, k, transpose_b=True) * 0.3, v),
+    "a number times": lambda q, k, v, mask: softmax_of(0.3 * F.matmul(q, k, transpose_b=True), v),
+    "over a number": lambda q, k, v, mask: softmax_of(F.matmul(q, F.transpose(k, (0, 1, 3, 2))) / 2.0, v),
+    "with a mask": lambda q, k, v, mask: softmax_of(F.matmul(q, k, transpose_b=True) / 2.0 + mask, v),
+    "mask first": lambda q, k, v, mask: softmax_of(mask + F.matmul(q, k, transpose_b=True), v),
+}  # fmt: skip
+LEFT = {
+    "the weights": lambda q, k, v, mask: with_weights(F.matmul(q, k, transpose_b=True), v),
+    "a number over": lambda q, k, v, mask: softmax_of(2.0 / F.matmul(q, k, transpose_b=True), v),
+    "another axis": lambda q, k, v, mask: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True), axis=-2), v),
+    "a larger mask": lambda q, k, v, mask: softmax_of(F.matmul(q, k, transpose_b=True) + F.stack([mask, mask]), v),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_attention_is_found(name):
+    inputs = tensors((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 8), (5, 6))
+    ops = counted(check(*recorded(lambda: [FOUND[name](*inputs)])))
+    assert ops["attention"] == 1 and not ops["softmax"] and not ops["matmul"]
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_attention_is_not_found(name):
+    inputs = tensors((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 8), (2, 3, 5, 6))
+    ops = counted(check(*recorded(lambda: [LEFT[name](*inputs)])))
+    assert not ops["attention"] and ops["softmax"] == 1
+
+
+def test_steps_stay_where_a_gradient_reads_them():
+    q, k, v = tensors((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 8))
+    manager = GradManager().attach([q])
+    mge.sync()
+
+    def step():
+        with manager:
+            y = softmax_of(F.matmul(q, k, transpose_b=True), v)
+            manager.backward(y, y * y)
+        return [y, q.grad]
+
+    assert counted(check(*recorded(step)))["softmax"]
+
+
 def test_a_device_that_refuses_gets_base_ops(monkeypatch):
     refused = ["x86::attention", "x86::attention_backward", "attention", "attention_backward"]
     monkeypatch.setattr(device_module, "_default", [device(refused, without=["fuse"])])

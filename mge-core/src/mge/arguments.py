@@ -61,6 +61,8 @@ class Arguments:
                 inputs, rest = args, ()
             else:
                 inputs, rest = tuple(attrs.pop(self.input_names[0], ())), args
+            if len(inputs) < len(self.input_names) - 1:  # some are named before ``*extras``
+                raise self.error(f"missing input {self.input_names[len(inputs)]!r}")
         else:
             count = len(self.input_names)
             inputs, rest = args[:count], args[count:]

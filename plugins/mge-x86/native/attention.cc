@@ -7,6 +7,8 @@ namespace {
 
 using namespace mge;
 using namespace mge::cpu;
+using attention::Head;
+using attention::RowsOf;
 
 // Matrices of a tensor: its steps on the axes (batch..., rows, columns) of `full`, 0 where it repeats.
 class Matrices {
@@ -100,7 +102,8 @@ class Plan {
 
 int64_t scratch_floats(const Plan& plan, bool backward) {
   const int64_t queries = (tile_count(plan.shape().queries) / plan.parts + 1) * kRows;  // of a part, at most
-  return round_up(backward ? attention::backward_floats(plan.shape()) : attention::forward_floats(plan.shape(), queries), 16);
+  const Head& h = plan.shape();
+  return round_up(backward ? attention::backward_floats(h) : attention::forward_floats(h, queries), 16);
 }
 // dk and dv of each part but the first.
 int64_t partial_floats(const Plan& plan) {
@@ -158,7 +161,8 @@ Function backward(const Use& use) {
 template <bool backward>
 uint64_t bytes(const Use& use) {
   const Plan plan(use, backward);
-  return 4 * static_cast<uint64_t>((backward ? partial_floats(plan) : 0) + scratch_floats(plan, backward) * mge_host->thread_count);
+  const int64_t partial = backward ? partial_floats(plan) : 0;
+  return 4 * static_cast<uint64_t>(partial + scratch_floats(plan, backward) * mge_host->thread_count);
 }
 
 }  // namespace

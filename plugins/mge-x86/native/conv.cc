@@ -112,7 +112,10 @@ void add_conv(Kernels& kernels) {
   kernels.prepared<float>("x86::pack_weight", pack_weight).unless(refuse_others);
   kernels.prepared<float>("x86::conv", conv_nhwc)
       .unless(refuse_others)
+      .named([](const Use& use) { return nhwc_shape(use).is_product() ? "x86::conv product" : "x86::conv direct"; })
       .workspace([](const Use& use) { return scratch_bytes(Conv(nhwc_shape(use))); });
-  kernels.prepared<float>("conv", conv_nchw).workspace([](const Use& use) { return Nchw(use).bytes(); });
+  kernels.prepared<float>("conv", conv_nchw)
+      .named([](const Use& use) { return Nchw::of(use).is_product() ? "conv product" : "conv direct"; })
+      .workspace([](const Use& use) { return Nchw(use).bytes(); });
   also_halves(kernels, {"conv"});
 }

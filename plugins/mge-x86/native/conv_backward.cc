@@ -122,6 +122,7 @@ uint64_t weight_bytes(const ConvShape& shape) {
 
 void add_conv_backward(Kernels& kernels) {
   kernels.prepared<float>("x86::conv_backward_data", input_nhwc)
+      .named([](const Use&) -> std::string { return "x86::conv_backward_data direct"; })
       .unless([](const Use& use) { return use.text("algorithm") == "direct" ? "" : "another algorithm"; })
       .workspace([](const Use& use) { return InputGradient(nhwc_input_shape(use)).bytes(); });
   kernels.prepared<float>("x86::conv_backward_weight", weight_nhwc)

@@ -50,7 +50,8 @@ struct Places {
       if (!std::count(axes.begin(), axes.end(), static_cast<int64_t>(i)))
         other_sizes.push_back(shape[i]), other_strides.push_back(strides[i]);
     others = offsets_of(other_sizes, other_strides);
-    lead = product(shape, 0, static_cast<size_t>(axes[0])), lead_step = product(shape, static_cast<size_t>(axes[0]), shape.size());
+    lead = product(shape, 0, static_cast<size_t>(axes[0]));
+    lead_step = product(shape, static_cast<size_t>(axes[0]), shape.size());
     tail = product(shape, static_cast<size_t>(axes.back()) + 1, shape.size());
     for (int64_t axis : axes) sizes.push_back(shape[axis]), steps.push_back(strides[axis]);
     for (size_t i = first; i < use.inputs.size(); ++i) {
@@ -85,7 +86,10 @@ struct Places {
       const int64_t n = run.use.inputs[first + i].size();
       read_integers(*run.inputs[first + i], n, given);
       check_positions(given, n, sizes[i], axes[i]);
-      for (int64_t b = 0; b < count; ++b) offsets[b] += given[from[i].empty() ? b : from[i][static_cast<size_t>(b)]] * steps[i];
+      for (int64_t b = 0; b < count; ++b) {
+        const int64_t element = from[i].empty() ? b : from[i][static_cast<size_t>(b)];
+        offsets[b] += given[element] * steps[i];
+      }
     }
     return offsets;
   }
@@ -121,7 +125,10 @@ Function index_op(const Use& use) {
           if (each == 1)
             *to = *from;
           else
-            for (int64_t other : places.others) std::memcpy(to, from + other, sizeof(T) * static_cast<size_t>(tail)), to += tail;
+            for (int64_t other : places.others) {
+              std::memcpy(to, from + other, sizeof(T) * static_cast<size_t>(tail));
+              to += tail;
+            }
         }
       });
     });

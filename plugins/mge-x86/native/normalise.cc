@@ -75,8 +75,9 @@ void add_batch_norm(Kernels& kernels) {
                        T *dweight = weighted ? run.out<T>(1) : nullptr, *dbias = weighted ? run.out<T>(2) : nullptr;
                        const Affine<T> a{run.in<T>(2), run.in<T>(3), optional<T>(run, 4), nullptr, eps};
                        if (s.p > 1) return batch_norm_backward(x, dy, run.out<T>(0), dweight, dbias, a, s.n, s.c, s.p);
-                       channels_last_backward<Clamp::kNone, false, T>(x, dy, nullptr, run.out<T>(0), dweight, dbias, nullptr,
-                                                               s.n, s.c, a, static_cast<T*>(run.workspace));
+                       channels_last_backward<Clamp::kNone, false, T>(x, dy, nullptr, run.out<T>(0), dweight, dbias,
+                                                                      nullptr, s.n, s.c, a,
+                                                                      static_cast<T*>(run.workspace));
                      };
                    })
       .unless(mixed<T>)

@@ -60,8 +60,8 @@ void add(Kernels& kernels) {
                      const Middle m = classes(use, 1);
                      const T smooth = static_cast<T>(use.number("label_smooth", 0));
                      return [=](const Run& run) {
-                       cross_entropy_grad(run.in<T>(0), run.in<T>(1), labels(run, 2, m), smooth, run.out<T>(0), m.k, m.n,
-                                          m.c);
+                       const int64_t* label = labels(run, 2, m);
+                       cross_entropy_grad(run.in<T>(0), run.in<T>(1), label, smooth, run.out<T>(0), m.k, m.n, m.c);
                      };
                    })
       .workspace(label_bytes<2>)

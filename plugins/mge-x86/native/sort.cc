@@ -50,7 +50,8 @@ void order_line(const T* x, int64_t n, int64_t step, bool descending, int64_t wa
   using Key = decltype(key_of(T(), false));
   if constexpr (sizeof(Key) == 4) {
     std::vector<uint64_t> items(static_cast<size_t>(2 * n));
-    for (int64_t i = 0; i < n; ++i) items[i] = uint64_t(key_of(x[i * step], descending)) << 32 | static_cast<uint32_t>(i);
+    for (int64_t i = 0; i < n; ++i)
+      items[i] = uint64_t(key_of(x[i * step], descending)) << 32 | static_cast<uint32_t>(i);
     uint64_t* begin = items.data();
     if (wanted < n / 4) {
       std::nth_element(begin, begin + wanted, begin + n);
@@ -71,7 +72,8 @@ void order_line(const T* x, int64_t n, int64_t step, bool descending, int64_t wa
 
 template <class F>
 void over_lines(const Middle& m, F&& line) {
-  parallel_for(m.k * m.c, std::max<int64_t>(1, kPiece / 16 / std::max<int64_t>(1, m.n)), [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, kPiece / 16 / std::max<int64_t>(1, m.n));
+  parallel_for(m.k * m.c, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) line(i / m.c, i % m.c);
   });
 }
@@ -128,7 +130,8 @@ Function scan(const Use& use) {
     if (m.c > 1) {
       constexpr int64_t kStrip = 256;
       const int64_t strips = (m.c + kStrip - 1) / kStrip;
-      parallel_for(m.k * strips, std::max<int64_t>(1, kPiece / 2 / (m.n * kStrip + 1)), [=](int64_t begin, int64_t end) {
+      const int64_t grain = std::max<int64_t>(1, kPiece / 2 / (m.n * kStrip + 1));
+      parallel_for(m.k * strips, grain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t from = i % strips * kStrip, size = std::min(kStrip, m.c - from);
           const int64_t start = i / strips * m.n * m.c + from + (reverse ? (m.n - 1) * m.c : 0);
@@ -146,7 +149,8 @@ Function scan(const Use& use) {
       return;
     }
     constexpr int64_t kRows = 8;
-    parallel_for((m.k + kRows - 1) / kRows, std::max<int64_t>(1, kPiece / 8 / (m.n * kRows + 1)), [=](int64_t begin, int64_t end) {
+    const int64_t grain = std::max<int64_t>(1, kPiece / 8 / (m.n * kRows + 1));
+    parallel_for((m.k + kRows - 1) / kRows, grain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin * kRows; i < std::min(m.k, end * kRows); i += kRows) {
         const int64_t rows = std::min(kRows, m.k - i);
         A total[kRows];

@@ -48,8 +48,10 @@ bool skipped(const Run& run, const Layout& layout) {
 // The counts of steps with this one, written to their outputs. Reads them first: outputs may lie over inputs.
 std::vector<double> count_steps(const Run& run, const Layout& layout) {
   std::vector<double> counts;
-  for (int64_t i = 0; i < layout.steps; ++i) counts.push_back(read_number(*run.inputs[layout.scalar(i - layout.steps)]) + 1);
-  for (int64_t i = 0; i < layout.steps; ++i) write_number(*run.outputs[layout.outputs() - layout.steps + i], counts[i]);
+  const MgeTensor* const* olds = run.inputs + layout.scalar(0) - layout.steps;
+  MgeTensor* const* news = run.outputs + layout.outputs() - layout.steps;
+  for (int64_t i = 0; i < layout.steps; ++i) counts.push_back(read_number(*olds[i]) + 1);
+  for (int64_t i = 0; i < layout.steps; ++i) write_number(*news[i], counts[static_cast<size_t>(i)]);
   return counts;
 }
 

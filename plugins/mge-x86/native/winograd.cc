@@ -60,11 +60,14 @@ void add(Kernels& kernels, const std::string& algorithm) {
   };
   auto bytes = [](const ConvShape& shape) { return 4 * Winograd<M>(shape).workspace_floats(); };
   kernels.prepared<float>("x86::pack_weight", pack<M>).unless(refuse_others);
-  kernels.prepared<float>("x86::conv", conv<M>).unless(refuse_others).workspace([bytes](const Use& use) {
-    return bytes(forward_shape(use));
-  });
+  auto title = [](const Use& use) { return use.name + " " + use.text("algorithm"); };
+  kernels.prepared<float>("x86::conv", conv<M>)
+      .unless(refuse_others)
+      .named(title)
+      .workspace([bytes](const Use& use) { return bytes(forward_shape(use)); });
   kernels.prepared<float>("x86::conv_backward_data", backward_data<M>)
       .unless(refuse_others)
+      .named(title)
       .workspace([bytes](const Use& use) { return bytes(backward_shape(use)); });
 }
 

@@ -19,6 +19,7 @@ from mge.op import OPS
 from mge.plugin import Backend
 
 SOURCE = Path(mge.__file__).parents[1]
+REAL = "mge-x86"  # a plugin that may be installed, and is none of these tests' business
 
 TOY = """
     import numpy as np
@@ -68,7 +69,11 @@ class Site:
     def run(self, *words, **variables):
         """Run Python in a process of its own, with this folder in its path."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("MGE_")}
-        env |= {"PYTHONPATH": f"{self.path}{os.pathsep}{SOURCE}", **variables}
+        env |= {
+            "PYTHONPATH": f"{self.path}{os.pathsep}{SOURCE}",
+            "MGE_PLUGINS_DISABLE": REAL,
+            **variables,
+        }
         return subprocess.run(
             [sys.executable, *words], env=env, cwd=self.path,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
@@ -107,7 +112,7 @@ def forget():
 def here(tmp_path, monkeypatch):
     """A site in the path of this process, whose plugins are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(debug, "_values", debug._values | {"plugins": "*", "plugins_disable": ""})
+    monkeypatch.setattr(debug, "_values", debug._values | {"plugins": "*", "plugins_disable": REAL})
     known = [(d, dict(d)) for d in (device.BACKENDS, device._DEVICES, OPS)]
     default, seen = list(device._default), debug.seen
     debug.seen = set()

@@ -1,4 +1,4 @@
-// mge/cpu/attention.hpp: softmax(scale q k^T + mask) v and its gradient, for one matrix each of queries, keys and values.
+// mge/cpu/attention.hpp: softmax(scale q k^T + mask) v and its gradient, for one matrix each of q, k and v.
 //
 // In: a Head, and the queries to work on. Out: rows of the result, or of the gradients. After tile.hpp and gemm.hpp.
 //
@@ -12,7 +12,7 @@
 #include "mge/cpu/gemm.hpp"
 #include "mge/cpu/math.hpp"
 
-namespace mge::cpu {
+namespace mge::cpu::attention {
 
 template <class T>
 struct RowsOf {
@@ -39,11 +39,9 @@ struct Head {
   int64_t reach(int64_t end, int64_t count) const { return causal ? std::min(count, end) : count; }
 };
 
-namespace attention {
-
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// exp(x) for x <= 0; 0 where it is below all numbers. Half the work of exp: here |x| * 1e-7 is a small relative error.
+// exp(x) for x <= 0, and 0 where that is below all numbers. It may err by |x| * 1e-7 of itself, which exp may not.
 MGE_INLINE vf falling_exp(vf x) {
   vf t = max(splat(-150.0f), x * 1.44269504f), n = round(t);  // a NaN stays
   vf p = polynomial(t - n, 1.0f, 6.931469776e-1f, 2.402224208e-1f, 5.550733745e-2f, 9.671512812e-3f, 1.326472721e-3f);
@@ -135,8 +133,8 @@ inline void apply(const Mask& mask, int64_t i, int64_t key, int64_t n, float* x)
     walk(std::integral_constant<int64_t, 0>());
 }
 
-// Scores of a tile of queries with n keys from `key` on, which are packed and scaled; -inf where a key is not seen and in the rest
-// of the last vector.
+// Scores of a tile of queries with n keys from `key` on, which are packed and scaled; -inf where a key is not seen and
+// in the rest of the last vector.
 inline void score(const Head& h, int64_t first, int64_t rows, int64_t key, int64_t n, const float* packed,
                   RowsOf<float> y) {
   product(h.q[first], h.q.step, rows, h.width, packed, h.width * kBlock, n, y, false);
@@ -207,7 +205,8 @@ inline int64_t backward_floats(const Head& h) {
 inline void backward(const Head& h, RowsOf<const float> dy, int64_t begin, int64_t end, RowsOf<float> dq,
                      RowsOf<float> dk, RowsOf<float> dv, float* scratch) {
   const int64_t together = queries_together(h), all = h.reach(end, h.keys);
-  const int64_t key_floats = round_up(h.keys, kBlock), width = round_up(h.width, kBlock), depth = round_up(h.depth, kBlock);
+  const int64_t width = round_up(h.width, kBlock), depth = round_up(h.depth, kBlock);
+  const int64_t key_floats = round_up(h.keys, kBlock);
   float *turned_keys = scratch, *turned_values = turned_keys + key_floats * width;
   float *keys = turned_values + key_floats * depth, *queries = keys + key_floats * width;
   float *outer = queries + together * width;  // dy
@@ -257,15 +256,16 @@ inline void backward(const Head& h, RowsOf<const float> dy, int64_t begin, int64
     for (int64_t i = 0; i < tile_count(reach); ++i) {
       const RowRange r = tile_rows(reach, i);
       const int64_t skip = h.causal ? std::max<int64_t>(0, r.begin - from) : 0;  // queries that see none of these keys
-      product<Left::kColumns>(weights[skip] + r.begin, weights.step, r.rows, n - skip, outer + skip * kBlock, n * kBlock,
-                              h.depth, {dv[r.begin], dv.step}, add);
-      product<Left::kColumns>(scores[skip] + r.begin, scores.step, r.rows, n - skip, queries + skip * kBlock, n * kBlock,
-                              h.width, {dk[r.begin], dk.step}, add);
+      auto sum_queries = [&](const RowsOf<float>& x, const float* right, int64_t columns, const RowsOf<float>& y) {
+        product<Left::kColumns>(x[skip] + r.begin, x.step, r.rows, n - skip, right + skip * kBlock, n * kBlock, columns,
+                                {y[r.begin], y.step}, add);
+      };
+      sum_queries(weights, outer, h.depth, dv);
+      sum_queries(scores, queries, h.width, dk);
     }
   }
 }
 
-}  // namespace attention
-}  // namespace mge::cpu
+}  // namespace mge::cpu::attention
 
 #endif  // MGE_CPU_ATTENTION_HPP

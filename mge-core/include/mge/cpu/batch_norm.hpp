@@ -83,7 +83,8 @@ void batch_norm_train(const T* x, T* y, T* mean, T* var, Affine<T> a, int64_t n,
 template <class T>
 void batch_norm_infer(const T* x, T* y, Affine<T> a, int64_t n, int64_t c, int64_t p) {
   parallel_for(n * c, channel_grain<T>(1, p), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) apply_run(x + i * p, y + i * p, p, a.mean[i % c], a.scale(i % c), a.shift(i % c));
+    for (int64_t i = begin; i < end; ++i)
+      apply_run(x + i * p, y + i * p, p, a.mean[i % c], a.scale(i % c), a.shift(i % c));
   });
 }
 
@@ -185,7 +186,8 @@ void apply_columns(const T* x, const T* residual, T* y, int64_t rows, int64_t c,
     for (int64_t i = begin; i < end; ++i)
       walk<T>(c, [=](int64_t j, auto m) {
         prefetch(x + i * c + j);
-        auto z = (L::get(x + i * c + j, m) - L::get(a.mean + j, m)) * L::get(numbers + j, m) + L::get(numbers + c + j, m);
+        auto z = (L::get(x + i * c + j, m) - L::get(a.mean + j, m)) * L::get(numbers + j, m);
+        z += L::get(numbers + c + j, m);
         if (residual) z += L::get(residual + i * c + j, m);
         L::put(y + i * c + j, clamped<clamp>(z), m);
       });

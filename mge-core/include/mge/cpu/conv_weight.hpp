@@ -24,27 +24,28 @@ class ConvWeight {
         columns_(pointwise_ ? in_ : out_), panels_(ceil_div(columns_, kColumns)) {
     // Few channels: the taps of a kernel row, which lie together, are rows of one tile. x gets its padding for that.
     merged_ = in_ < kHalf && w_.kernel > 1 && w_.dilation == 1;
-    block_ = std::max<int64_t>(1, kPixels / std::max<int64_t>(1, w_.count));
+    // Long rows of channels meet in few sets of the caches: fewer pixels then.
+    const int64_t pixels = pointwise_ ? std::clamp<int64_t>(kPixels * 256 / std::max<int64_t>(1, o_), 128, kPixels) : kPixels;
+    block_ = std::max<int64_t>(1, pixels / std::max<int64_t>(1, w_.count));
     sums_ = pointwise_ ? o_ * in_ : s.groups * panels_ * taps_ * in_ * kColumns;
-    group_panels_ = pointwise_ ? 4 : 1;
-    items_ = s.groups * ceil_div(panels_, group_panels_);
+    items_ = s.groups * panels_;
     parts_ = std::max<int64_t>(
         1, std::min({kItems / std::max<int64_t>(1, items_), rows_ / block_, kPartFloats / std::max<int64_t>(1, sums_)}));
     part_rows_ = ceil_div(rows_, parts_);
     padded_ = merged_ ? (w_.length + 2 * w_.padding) * in_ : 0;
-    // Where a panel is no whole number of vectors, or x needs its padding: copies, for each item.
-    scratch_ = block_ * w_.count * kColumns + (merged_ ? block_ * padded_ + kRows : 0);
+    // Where a panel is no whole number of vectors, or x needs its padding: copies, for each worker.
+    scratch_ = round_up(block_ * w_.count * kColumns + (merged_ ? block_ * padded_ + kRows : 0), 16);
   }
 
-  int64_t workspace_floats() const { return parts_ * (sums_ + items_ * scratch_); }
+  int64_t workspace_floats() const { return parts_ * sums_ + mge_host->thread_count * scratch_; }
 
   void run(const float* x, const float* dy, float* dw, float* workspace) const {
     const bool small = s_.pixels() * o_ * in_ * taps_ < Cut::kLeast;  // a second thread does not pay
     float* sums = pointwise_ && parts_ == 1 ? dw : workspace;
-    parallel_for(parts_ * items_, small ? parts_ * items_ : 1, [&](int64_t begin, int64_t end) {
+    parallel_for(parts_ * items_, small ? parts_ * items_ : 1, [&](int64_t begin, int64_t end, int32_t worker) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t part = i / items_, item = i % items_;
-        float* scratch = workspace + parts_ * sums_ + i * scratch_;
+        float* scratch = workspace + parts_ * sums_ + worker * scratch_;
         add_part(x, dy, sums + part * sums_, scratch, part, item);
       }
     });
@@ -63,30 +64,26 @@ class ConvWeight {
   }
 
  private:
-  static constexpr int64_t kPixels = 640, kItems = 16, kPartFloats = 1 << 21, kAddGrain = 1 << 15;
+  static constexpr int64_t kPixels = 640, kItems = 16, kPartFloats = 1 << 19, kAddGrain = 1 << 15;
 
-  // The sums of some rows, for some panels of a group.
+  // The sums of some rows, for one panel of a group.
   void add_part(const float* x, const float* dy, float* sums, float* scratch, int64_t part, int64_t item) const {
-    const int64_t items_a_group = items_ / s_.groups, group = item / items_a_group;
-    const int64_t first = item % items_a_group * group_panels_, last = std::min(panels_, first + group_panels_);
+    const int64_t group = item / panels_, panel = item % panels_;
     const int64_t begin = part * part_rows_, end = std::min(rows_, begin + part_rows_);
     std::vector<Tap> taps(static_cast<size_t>(block_));
     if (pointwise_) {
-      const int64_t columns = std::min((last - first) * kColumns, in_ - first * kColumns);
+      const int64_t columns = std::min<int64_t>(kColumns, in_ - panel * kColumns);
       for (int64_t k = 0; k < out_; ++k)
-        std::fill_n(sums + (group * out_ + k) * in_ + first * kColumns, columns, 0.0f);
+        std::fill_n(sums + (group * out_ + k) * in_ + panel * kColumns, columns, 0.0f);
       for (int64_t row = begin; row < end; row += block_)
-        for (int64_t panel = first; panel < last; ++panel)
-          add_pointwise(x, dy, sums, scratch, taps.data(), group, panel, {row, std::min(end, row + block_), 0, 0});
+        add_pointwise(x, dy, sums, scratch, taps.data(), group, panel, {row, std::min(end, row + block_), 0, 0});
       return;
     }
     const int64_t size = taps_ * in_ * kColumns;
-    float* mine = sums + (group * panels_ + first) * size;
-    std::fill(mine, mine + (last - first) * size, 0.0f);
+    float* mine = sums + item * size;
+    std::fill_n(mine, size, 0.0f);
     for (int64_t row = begin; row < end; row += block_)
-      for (int64_t panel = first; panel < last; ++panel)
-        add_block(x, dy, mine + (panel - first) * size, scratch, taps.data(), group, panel, row,
-                  std::min(end, row + block_));
+      add_block(x, dy, mine, scratch, taps.data(), group, panel, row, std::min(end, row + block_));
   }
 
   struct Rows {
@@ -102,7 +99,8 @@ class ConvWeight {
     tile.columns = std::min<int64_t>(kColumns, in_ - panel * kColumns);
     tile.taps = taps, tile.add = true, tile.y_row = in_, tile.depth = inside.end - inside.begin;
     tile.a_step = o_, tile.b_step = w_.stride * c_;
-    const bool copied = tile.columns % kWidth;  // whole vectors are read
+    // Whole vectors are read; and what many tiles read lies better together.
+    const bool copied = tile.columns % kWidth || out_ >= 8 * kRows;
     const float* from = x + (cols.in + inside.begin * w_.stride) * c_ + group * in_ + panel * kColumns;
     tile.tap_count = for_rows(rows, [&, at = taps](int64_t i, int64_t y) mutable {
       const int64_t row = y * w_.length * c_;
@@ -222,7 +220,6 @@ class ConvWeight {
   bool merged_;
   int64_t block_;         // rows of dy that are added at a time
   int64_t sums_;          // floats of all sums
-  int64_t group_panels_;  // panels an item
   int64_t items_;         // of a part: groups and panels
   int64_t parts_, part_rows_;
   int64_t padded_;        // floats of a padded row

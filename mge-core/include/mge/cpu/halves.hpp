@@ -12,7 +12,9 @@
 
 namespace mge::cpu {
 
-inline bool is_half(const Type& type) { return type.dtype == dtype_of<float16>() || type.dtype == dtype_of<bfloat16>(); }
+inline bool is_half(const Type& type) {
+  return type.dtype == dtype_of<float16>() || type.dtype == dtype_of<bfloat16>();
+}
 
 // The same use with float32 for each 16-bit float.
 inline Use widened(Use use) {

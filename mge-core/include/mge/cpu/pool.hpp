@@ -138,7 +138,8 @@ inline PoolTap* list_windows(const Pool& pool, int64_t id, int64_t ih, int64_t i
 template <class F>
 MGE_INLINE void over_strips(int64_t c, F&& strip) {
   int64_t from = 0;
-  for (; from + 4 * kWidth <= c; from += 4 * kWidth) strip(from, std::integral_constant<int, 4>(), Lane<float>::Whole());
+  for (; from + 4 * kWidth <= c; from += 4 * kWidth)
+    strip(from, std::integral_constant<int, 4>(), Lane<float>::Whole());
   for (; from + kWidth <= c; from += kWidth) strip(from, std::integral_constant<int, 1>(), Lane<float>::Whole());
   if (from < c) strip(from, std::integral_constant<int, 1>(), c - from);
 }

@@ -143,7 +143,8 @@ void cross_entropy(const T* x, const int64_t* label, T smooth, T* y, int64_t k, 
 
 // y[r, i, j] = dy[r, j] * (softmax(x)[r, i, j] - (1 - smooth) * (i == label[r, j]) - smooth / n); y may be x.
 template <class T>
-void cross_entropy_grad(const T* dy, const T* x, const int64_t* label, T smooth, T* y, int64_t k, int64_t n, int64_t c) {
+void cross_entropy_grad(const T* dy, const T* x, const int64_t* label, T smooth, T* y, int64_t k, int64_t n,
+                        int64_t c) {
   using L = Lane<T>;
   const T less = smooth / T(n), hit = 1 - smooth;
   along_middle(

@@ -14,10 +14,11 @@ namespace mge::cpu {
 
 inline double read_number(const MgeTensor& x) {
   double y = 0;
-  for_types<bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, float, double>([&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (x.dtype == dtype_of<T>()) y = static_cast<double>(*static_cast<const T*>(x.data));
-  });
+  for_types<bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, float, double>(
+      [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        if (x.dtype == dtype_of<T>()) y = static_cast<double>(*static_cast<const T*>(x.data));
+      });
   for_types<float16, bfloat16>([&](auto tag) {
     using T = typename decltype(tag)::type;
     if (x.dtype == dtype_of<T>()) y = to_float(*static_cast<const T*>(x.data));

@@ -13,6 +13,7 @@ import numpy as np
 from mge import Tensor
 from mge.dtype import as_dtype
 from mge.op import OPS
+from mge.ops.shape import permute
 from mge.plugin import abstract, op
 
 Shape = tuple[int, ...]
@@ -25,6 +26,11 @@ def _first(shape: Shape) -> Shape:
 
 def _last(shape: Shape) -> Shape:
     return (shape[0], *shape[2:], shape[1])
+
+
+def _moved(x: Tensor, order: Any) -> Tensor:
+    """Return a tensor with its axes in the order that ``_first`` or ``_last`` gives a shape."""
+    return permute(x, pattern=order(tuple(range(x.ndim))))
 
 
 def _rule(name: str, inputs: tuple, **attrs: Any) -> Any:
@@ -225,13 +231,24 @@ def avg_pool_backward(
 
 
 def _as_base(record: Any) -> None:
-    """Give a record the reference and the samples of the base op of its name."""
+    """Give a record the reference, the lowering and the samples of the base op of its name."""
     name = record.name.partition("::")[2]
 
     def reference(*inputs: np.ndarray, **attrs: Any) -> Any:
         return _reference(name, inputs, **attrs)
 
+    def lowering(*inputs: Tensor, **attrs: Any) -> Any:
+        if "input_shape" in attrs:
+            attrs["input_shape"] = _first(attrs["input_shape"])
+        found = OPS[name](*(_moved(i, _first) for i in inputs), **attrs)
+        return (
+            tuple(_moved(f, _last) for f in found)
+            if isinstance(found, tuple)
+            else _moved(found, _last)
+        )
+
     record.reference(reference)
+    record.lowering(lowering)
     record.samples(_samples(name))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mge.debug import debug
 
-from .attention import turn_attention
+from .attention import find_attention, turn_attention
 from .batch_norm import fuse_batch_norm
 from .epilogue import fuse_epilogues
 from .fold import fold_batch_norm
@@ -31,4 +31,6 @@ def passes() -> list[tuple[str, Callable[[Graph], Graph]]]:
         ("attention", turn_attention),
         ("epilogue", fuse_epilogues),
     ]
-    return exact if debug.deterministic else [("fold", fold_batch_norm), *exact, ("fuse", fuse)]
+    if debug.deterministic:
+        return exact
+    return [("fold", fold_batch_norm), ("find_attention", find_attention), *exact, ("fuse", fuse)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mge.graph import Node
+from mge.ops.softmax import default_axis
 
 from ..loops import Loop
 
@@ -146,6 +147,10 @@ def _of_attrs(attrs: dict[str, Any], ndim: int) -> Any:
     return attrs["axis"]
 
 
+def _of_classes(attrs: dict[str, Any], ndim: int) -> Any:
+    return default_axis(ndim) if attrs["axis"] is None else attrs["axis"]
+
+
 def _last(attrs: dict[str, Any], ndim: int) -> int:
     return ndim - 1
 
@@ -180,8 +185,8 @@ RULES: dict[str, Rule] = {
     "max": Rule(lambda loop, x, attrs: loop.add("max", *x), _of_attrs),
     "min": Rule(lambda loop, x, attrs: loop.add("min", *x), _of_attrs),
     "mean": Rule(_mean, _of_attrs),
-    "softmax": Rule(_softmax, _of_attrs),
-    "logsoftmax": Rule(_logsoftmax, _of_attrs),
+    "softmax": Rule(_softmax, _of_classes),
+    "logsoftmax": Rule(_logsoftmax, _of_classes),
     "layer_norm": Rule(_layer_norm, _of_attrs),
     "rms_norm": Rule(_rms_norm, _last),
 }
