@@ -102,10 +102,10 @@ def test_the_fake_gives_wrong_numbers_where_events_are_ignored(own, monkeypatch)
     device, library = own
     if not device.backend.has_streams:
         pytest.skip("it has no streams")
-    library.own_delay(300)
     monkeypatch.setattr(nativeplan, "_waits", lambda plan: {})
     wrong = 0
     for seed in range(8):
+        library.own_delay(300 << seed)  # a busy machine may hide a short one
         rng = np.random.default_rng(seed)
         mine = random_values(rng, device, (4, 4))
         function = random_function(rng, 24, binary=BINARY[:3], unary=[F.sin, F.square])
@@ -113,7 +113,9 @@ def test_the_fake_gives_wrong_numbers_where_events_are_ignored(own, monkeypatch)
         wanted = [t.numpy() for t in function(*[x.to("ref") for x in mine])]
         given = [t.numpy() for t in function(*mine)]
         wrong += any(not np.allclose(x, y, rtol=1e-5, atol=1e-5) for x, y in zip(given, wanted))
-    assert wrong >= 2
+        if wrong == 2:
+            break
+    assert wrong == 2
 
 
 def test_what_stays_on_the_device_is_not_copied(own):

@@ -11,7 +11,7 @@ def test_ref_passes_every_level(kit):
     assert report.trust() == "L6"
     assert set(report.ops()["matmul"].values()) == {"passed"}
     levels = report.levels()
-    assert levels["L1"].total() == levels["L1"]["passed"] == 19
+    assert levels["L1"].total() == levels["L1"]["passed"] == 20
     assert levels["L3"]["refused"] == levels["L4"]["refused"] == levels["L6"]["refused"] == 0
     assert report.runner.info["package"] == "mge-core"
 
