@@ -4,7 +4,8 @@ In: nothing. Out: microseconds a call and milliseconds a step, beside PyTorch ea
 
     python bench/overhead.py [--json] [--rounds 9]
 
-Ours and the peer's are measured in turn, round by round; the figures are medians over the rounds.
+The device is that of MGE_DEVICE. A chain is 100 calls on 8x8; ``_both`` is forward and backward of it. Ours and the
+peer's are measured in turn, round by round; the figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -116,6 +117,29 @@ def ours() -> dict[str, tuple[Callable[[], object], int, float]]:
 
     untraced, traced = training(), trace(training())
     micro = 1e6 / CALLS
+    eye = mge.tensor(np.eye(8, dtype=np.float32))
+    ops = {"add": lambda a: a + y, "relu": F.relu, "matmul": lambda a: F.matmul(a, eye)}
+
+    def forward(name: str) -> mge.Tensor:
+        a = x
+        for _ in range(CALLS):
+            a = ops[name](a)
+        return a
+
+    def both(name: str) -> mge.Tensor:
+        with manager:
+            manager.backward(forward(name))
+        grad, x.grad = x.grad, None
+        return mge.eval(grad)
+
+    chains = {name: (lambda name=name: mge.eval(forward(name)), 30, micro) for name in ops}
+    chains |= {f"{name}_both": (lambda name=name: both(name), 30, micro) for name in ops}
+    model = Mlp()
+    call, add, image = trace(model), trace(lambda a, b: a + b), images[:1]
+    calls = {
+        "trace_add_call": (lambda: add(x, y).numpy(), 300, 1e6),
+        "trace_mlp_b1_call": (lambda: call(image).numpy(), 300, 1e6),
+    }
     return {
         "record": (record, 30, micro),
         "record_gradmanager": (record_with_manager, 30, micro),
@@ -123,6 +147,8 @@ def ours() -> dict[str, tuple[Callable[[], object], int, float]]:
         "record_and_run": (lambda: mge.eval(chain()), 30, micro),
         "mlp_step_untraced": (lambda: untraced(images, labels).item(), 20, 1e3),
         "mlp_step_traced": (lambda: traced(images, labels).item(), 20, 1e3),
+        **chains,
+        **calls,
     }
 
 
@@ -132,11 +158,6 @@ def peer() -> dict[str, tuple[Callable[[], object], int, float]]:
         return {}
     x, y = torch.ones(8, 8), torch.zeros(8, 8)
     leaf = torch.ones(8, 8, requires_grad=True)
-
-    def chain(a: torch.Tensor) -> torch.Tensor:
-        for _ in range(CALLS):
-            a = a + y
-        return a
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -156,12 +177,22 @@ def peer() -> dict[str, tuple[Callable[[], object], int, float]]:
         optimizer.step()
         return loss.item()
 
+    eye = torch.eye(8)
+    ops = {"add": lambda a: a + y, "relu": torch.relu, "matmul": lambda a: a @ eye}
+
+    def forward(name: str, a: torch.Tensor) -> torch.Tensor:
+        for _ in range(CALLS):
+            a = ops[name](a)
+        return a
+
+    def both(name: str) -> None:
+        leaf.grad = None
+        forward(name, leaf).backward(x)
+
     micro = 1e6 / CALLS
-    return {
-        "torch_add": (lambda: chain(x), 30, micro),
-        "torch_add_autograd": (lambda: chain(leaf), 30, micro),
-        "torch_mlp_step": (step, 20, 1e3),
-    }
+    found = {f"torch_{name}": (lambda name=name: forward(name, x), 30, micro) for name in ops}
+    found |= {f"torch_{name}_both": (lambda name=name: both(name), 30, micro) for name in ops}
+    return found | {"torch_mlp_step": (step, 20, 1e3)}
 
 
 def main() -> None:
@@ -192,7 +223,7 @@ def main() -> None:
         )
         return
     for name, value in medians.items():
-        unit = "" if "over" in name else "ms a step" if "mlp" in name else "µs a call"
+        unit = "" if "over" in name else "ms a step" if "step" in name else "µs a call"
         print(f"{name:32}{value:10.3f} {unit}")
 
 

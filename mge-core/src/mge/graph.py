@@ -39,16 +39,8 @@ class Signature:
     """
 
     __slots__ = (
-        "attrs",
-        "device",
-        "input_types",
-        "nbytes",
-        "notes",
-        "op",
-        "single",
-        "type",
-        "types",
-    )
+        "attrs", "device", "input_types", "nbytes", "notes", "op", "single", "type", "types",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,13 +50,8 @@ class Signature:
         types: tuple[Type, ...],
         device: Any,
     ) -> None:
-        self.op, self.input_types, self.attrs, self.types, self.device = (
-            op,
-            input_types,
-            attrs,
-            types,
-            device,
-        )
+        self.op, self.input_types, self.attrs = op, input_types, attrs
+        self.types, self.device = types, device
         self.single = len(types) == 1
         self.type = types[0] if types else NOTHING
         self.nbytes = sum(t.nbytes for t in types)
@@ -157,12 +144,10 @@ class Recording:
         self.index: dict[Node, int] = {}
         self.tokens: list[Any] = []
         self.owner = owner
-        self.handles: list[tuple[int, Any]] | None = (
-            [] if owner is not None else None
-        )  # (position, handle) of leaves
-        self.rebinds: dict[
-            int, tuple[Any, Node]
-        ] = {}  # id(handle) -> weak handle, last node with a value
+        # (position, handle) of leaves
+        self.handles: list[tuple[int, Any]] | None = None if owner is None else []
+        # id(handle) -> weak handle, last node with a value
+        self.rebinds: dict[int, tuple[Any, Node]] = {}
         self.boundary = 0  # position of the last boundary
         self.weight = 0  # bytes of leaves; results are added at boundaries
 
@@ -395,12 +380,12 @@ def get_signature(parent: Signature, index: int) -> Signature:
     return gets[index]
 
 
-_leaf_signatures: dict[tuple[Type, Any, bool], Signature] = {}
+_leaf_signatures: dict[tuple[Type, int, bool], Signature] = {}
 
 
 def leaf_signature(type: Type, device: Any, slow: bool = False) -> Signature:
     """Return the signature that all leaves of this type share; ``slow`` marks parameters and module buffers."""
-    key = (type, device, slow)
+    key = (type, id(device), slow)  # a signature keeps its device; hashing one takes longer
     found = _leaf_signatures.get(key)
     if found is None:
         attrs = (("slow", True),) if slow else ()

@@ -3,8 +3,8 @@
 In: shared libraries that keep the contract of ``mge/plugin.h``. Out: ``NativeBackend``; where headers are.
 After ``discovery``; before ``plugin`` and ``nativeplan``.
 
-``mge._native`` loads with the first library. Without it (a checkout that was not built) everything else works, and
-plans run step by step in Python.
+``mge._native`` loads with the first library. From then on it records calls of ops, too: the fast path of ``op.record``
+in C++. Without it (a checkout that was not built) everything else works, and plans run step by step in Python.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from . import buffer, errors, graph, mode, op, operators, tensor
 from .buffer import BYTE, CopyKind, DeviceArray
 from .debug import debug
 from .dtype import DType
@@ -65,6 +66,8 @@ def load_module() -> Any:
         _native.set_threads(thread_count())
         _native.set_log_level(3 if debug.debug >= 2 else 2 if debug.debug else 1)
         _native.tuning_open(str(tuning_path()))
+        tensor.read_only = _native.read_only
+        operators.record_pair = _native.install(op, graph, mode, tensor, errors, buffer)  # type: ignore[attr-defined]
         _module = _native
     return _module
 
@@ -336,21 +339,21 @@ class NativePool:
     device: Any = None  # set by the device that it belongs to
 
     def __init__(self, backend: Any, dev: int, name: str, is_host: bool) -> None:
-        self._pool = load_module().Pool(backend, dev, is_host)
-        self._name, self._is_host = name, is_host
+        self.handle = load_module().Pool(backend, dev, is_host)
+        self._name, self.is_host = name, is_host
 
     def take(self, nbytes: int) -> Any:
         """Return an aligned block of at least ``nbytes`` bytes; it comes back when nothing refers to it."""
-        return self._block(*self._pool.take(nbytes))
+        return self._block(*self.handle.take(nbytes))
 
     def allocate(self, nbytes: int) -> Any:
         """Return a block that is neither cached nor counted: an arena."""
-        return self._block(*self._pool.allocate(nbytes))
+        return self._block(*self.handle.allocate(nbytes))
 
     def _block(self, block: Any, failed: Any) -> Any:
         if failed is not None:
             self._fail(*failed)
-        if self._is_host:
+        if self.is_host:
             return block
         return DeviceArray(self.device, block.address, 0, (block.nbytes,), BYTE, block)
 
@@ -367,19 +370,19 @@ class NativePool:
 
     def trim(self) -> None:
         """Give all cached blocks back to the device."""
-        self._pool.trim()
+        self.handle.trim()
 
     def limit(self, nbytes: int) -> None:
         """Let live blocks take at most ``nbytes`` bytes together; 0 is no limit."""
-        self._pool.set_limit(nbytes)
+        self.handle.set_limit(nbytes)
 
     def reset_peak(self) -> None:
         """Start the maxima again from what is in use now."""
-        self._pool.reset_peak()
+        self.handle.reset_peak()
 
     def __getattr__(self, name: str) -> int:
         try:
-            return self._pool.statistics()[name]
+            return self.handle.statistics()[name]
         except KeyError:
             raise AttributeError(f"a pool has no {name!r}") from None
 

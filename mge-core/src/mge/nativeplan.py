@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .buffer import CopyKind, DeviceArray
+from .errors import MgeError
+from .graph import Node, leaf_signature
 from .native import NativeBackend, NativeKernel, error_of, load_module, type_codes
 
 _NONE = 0xFFFFFFFF  # NO_VALUE of executor.hpp
@@ -122,11 +124,42 @@ class NativePlan:
             inputs, results = ([_passed(a) for a in arrays] for arrays in (inputs, results))
         failed = self._handle.run(self._arenas, inputs, results, times)
         if failed is not None:
-            kernel = self._plan.steps[self.step].kernel
-            if isinstance(kernel, NativeKernel):
-                raise kernel.error(*failed)
-            owner = self._owners[self.step]
-            raise error_of(f"copy on {owner}", owner.backend, *failed)
+            raise self.error(*failed)
+
+    def error(self, status: int, text: str) -> MgeError:
+        """Return the error for a step that failed."""
+        kernel = self._plan.steps[self.step].kernel
+        if isinstance(kernel, NativeKernel):
+            return kernel.error(status, text)
+        owner = self._owners[self.step]
+        return error_of(f"copy on {owner}", owner.backend, status, text)
+
+    def call(self, traced: Any, nodes: list[Node], extra: list[Any], *places: Any) -> Any:
+        """Return a function from nodes for the arguments to a list of new tensors, in one native call.
+
+        It gives None where something else changed than arguments and state, and (status, text) where a step failed.
+        None where a run has more to do than its steps: steps in Python, memory of devices, outputs that share memory.
+
+        Parameters
+        ----------
+        traced : traced.Traced
+        nodes, extra : list of Node, list of Buffer
+            The inputs of a run: arguments, what was captured; then the plan's further ones.
+        *places
+            Positions in ``nodes``: of what must stay as it is, and of what the plan may overwrite.
+        """
+        plan, pool = self._plan, self._plan.devices[0].pool
+        if self.has_calls or len(plan.devices) > 1 or not getattr(pool, "is_host", False):
+            return None
+        outputs = []
+        for v, node in zip(plan.outputs, plan.graph.outputs):
+            index = plan.values[v].storage
+            kind, source = plan.storages[index].kind, plan.storages[index].source
+            number = self.results.index(index) if index in self.results else source
+            leaf = leaf_signature(node.type, node.sig.device)
+            outputs.append((kind, None if kind == "constant" else number, leaf))
+        make, memory = load_module().traced_call, (pool.handle, pool)
+        return make(self._handle, *memory, self.inputs, nodes, extra, traced, *places, outputs)
 
 
 def bind(plan: Any, bound: Any) -> NativePlan | None:

@@ -56,14 +56,8 @@ class Op:
         promotes: str | None,
         promoted: tuple[str, ...] | None,
     ) -> None:
-        self.rule, self.name, self.is_base, self.autocast, self.is_pure = (
-            rule,
-            name,
-            base,
-            autocast,
-            pure,
-        )
-        self.promotes = promotes
+        self.rule, self.name, self.is_base = rule, name, base
+        self.autocast, self.is_pure, self.promotes = autocast, pure, promotes
         self.__name__ = self.__qualname__ = rule.__name__
         self.__doc__, self.__module__, self.__wrapped__ = rule.__doc__, rule.__module__, rule
         self.arguments = arguments = Arguments(rule, name)
@@ -159,9 +153,8 @@ class Op:
         if found is None:
             result = self.rule(*types, **dict(attrs))
             outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-            if (
-                len(self._interned) > SIGNATURES
-            ):  # as from a loop over x[i]: nodes keep those that they use
+            # As from a loop over x[i]: nodes keep those that they use.
+            if len(self._interned) > SIGNATURES:
                 self._interned.clear()
                 self.signatures.clear()
             found = self._interned.setdefault(
@@ -228,7 +221,7 @@ def record(op: Op, args: tuple, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:
     if mode.plain:
         try:
             nodes = tuple([a._node for a in args])
-            sig = op.signatures.get((attrs, nodes[0].sig.device, *[n.type for n in nodes]))
+            sig = op.signatures.get((attrs, id(nodes[0].sig.device), *[n.type for n in nodes]))
         except (AttributeError, IndexError, TypeError):
             sig = None
         if sig is not None:
@@ -252,19 +245,17 @@ def record_pair(op: Op, x: Any, y: Any) -> Any:
         nx: Any = getattr(x, "_node", None)
         ny: Any = getattr(y, "_node", None)
         if nx is not None and ny is not None:
-            sig = op.signatures.get((nx.sig.device, nx.type, ny.type))
+            sig = op.signatures.get(((), id(nx.sig.device), nx.type, ny.type))
             if sig is not None and ny.sig.device is not sig.device:
                 sig = None
         elif mode.recording is not None:
             sig = None  # numbers are constants there
         elif nx is not None:
-            sig = op.signatures.get((nx.sig.device, nx.type, y.__class__))
+            sig = op.signatures.get(((), id(nx.sig.device), nx.type, y.__class__))
             if sig is not None:
                 ny, y = make_number(y, sig.input_types[1], sig.device), None
         else:
-            sig = (
-                op.signatures.get((ny.sig.device, x.__class__, ny.type)) if ny is not None else None
-            )
+            sig = ny and op.signatures.get(((), id(ny.sig.device), x.__class__, ny.type))
             if sig is not None:
                 nx, x = make_number(x, sig.input_types[0], sig.device), None
         if sig is not None:
@@ -313,8 +304,10 @@ def _record_slowly(op: Op, args: tuple, raw_attrs: tuple[tuple[str, Any], ...], 
     """Record a call with whatever it holds: sort, convert and check its arguments, run the shape rule."""
     try:
         inputs, attrs = op.bind(args, dict(raw_attrs))
+        beside = next((i._node.sig.device for i in inputs if hasattr(i, "_node")), None)
         inputs = tuple(
-            i if hasattr(i, "_node") or type(i) in NUMBERS else _as_input(op, i) for i in inputs
+            i if hasattr(i, "_node") or type(i) in NUMBERS else _as_input(op, i, beside)
+            for i in inputs
         )
         nodes: list[Any] = [i._node if hasattr(i, "_node") else i for i in inputs]
         recording = mode.recording or LOCAL.recording
@@ -377,24 +370,20 @@ def _remember(op: Op, sig: Signature, types: list, raw_attrs: tuple) -> None:
     try:
         if any(isinstance(t, Type) and t is not s for t, s in zip(types, sig.input_types)):
             return  # an input needs a cast
-        if all(isinstance(t, Type) for t in types):
-            op.signatures[raw_attrs, sig.device, *types] = sig
-        if len(types) == 2 and not raw_attrs:
-            op.signatures[sig.device, *types] = sig
-    except (
-        TypeError
-    ):  # an attribute that does not hash, as a list: found by the slow path each time
+        if all(isinstance(t, Type) for t in types) or (len(types) == 2 and not raw_attrs):
+            op.signatures[raw_attrs, id(sig.device), *types] = sig
+    except TypeError:  # an attribute does not hash, as a list: found by the slow path each time
         pass
 
 
-def _as_input(op: Op, value: Any) -> Any:
-    """Turn an argument that is no tensor into a number or a tensor."""
+def _as_input(op: Op, value: Any, device: Any) -> Any:
+    """Turn an argument that is no tensor into a number, or a tensor on the device of the others."""
     if hasattr(value, "weak_node"):
         return value
     if isinstance(value, NUMBERS):  # subclasses, as numpy.float64
         return float(value) if isinstance(value, float) else int(value)
     if isinstance(value, (np.ndarray, np.generic, list, tuple)) or hasattr(value, "__array__"):
-        return make_constant(value)
+        return make_constant(value, device)
     raise DTypeError(
         f"{op.name}: an input is {value!r} of type {type(value).__name__}; it must be a tensor, an array or a number",
         hint=f"{op.name}{op.__signature__}",
@@ -481,7 +470,7 @@ def default_device() -> Any:
     """Return the device of tensors made without naming one. Set by device.py."""
 
 
-def make_constant(value: Any) -> Any:
+def make_constant(value: Any, device: Any = None) -> Any:
     """Return the tensor of an array-like. Set by tensor.py."""
 
 

@@ -25,6 +25,8 @@ from .operators import Operators
 from .ops import indexing
 from .types import Shape, Type
 
+read_only: Any = None  # (array, owner) -> array; set by native.py where there is a native part
+
 
 class Tensor(Operators):
     """An n-dimensional array on a device, or the promise of one.
@@ -421,8 +423,10 @@ def _export(buffer: Any) -> np.ndarray:
         array = array.numpy()
         array.flags.writeable = False
         return array
-    if not hasattr(buffer, "__array_interface__"):
+    if not hasattr(buffer, "block"):
         return array
+    if read_only is not None:
+        return read_only(array, buffer)
     view = np.asarray(buffer)
     return view if view.dtype == array.dtype else view.view(array.dtype)
 
@@ -440,7 +444,7 @@ def _unpickle(
     return made
 
 
-def _make_constant(value: Any) -> Tensor:
+def _make_constant(value: Any, device: Any = None) -> Tensor:
     """Return an array argument of an op as a tensor: a leaf, or a constant inside a rule."""
     array = as_array(value)
     recording = MODE.get().recording
@@ -448,7 +452,7 @@ def _make_constant(value: Any) -> Tensor:
         return Tensor.from_node(
             op_module.constant_node(np.ascontiguousarray(array), recording.owner.device, recording)
         )
-    return Tensor.from_node(upload(array))
+    return Tensor.from_node(upload(array, device))
 
 
 op_module.tensor_class = Tensor

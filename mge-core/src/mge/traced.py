@@ -12,9 +12,12 @@ from typing import Any
 
 from .buffer import Failure
 from .cache import CompiledPlan, compile_graph
-from .execute import StepError
+from .debug import debug
+from .execute import WATCHERS, StepError, located
+from .grad import ACTIVE
 from .graph import EPOCH, Graph, Node, leaf_signature
 from .guard import Guard, broken
+from .mode import MODE
 from .op import OPS, record_nodes
 from .run import evaluate, is_donatable
 from .tensor import Tensor
@@ -47,6 +50,8 @@ class Traced:
         ``"argument"`` the handle is that of the argument, by its position among the leaves.
     form, results
         The tree that the function returned: leaves are outputs or plain values.
+    shortcut : tuple or None
+        The last run as one native call, with what must still be so for it: see ``run_shortcut``.
     example : (form, leaves)
         The arguments; tensors and arrays are there without their values.
     """
@@ -62,17 +67,15 @@ class Traced:
         guards: list[Guard],
         no_grad: list[Any],
     ) -> None:
-        self.graph, self.arguments, self.captured, self.effects = (
-            graph,
-            arguments,
-            captured,
-            effects,
-        )
+        self.graph, self.arguments = graph, arguments
+        self.captured, self.effects = captured, effects
         self.form, self.results, self.guards, self.no_grad = form, results, guards, no_grad
         self.example: tuple[Form, list[Any]] = (form, [])
         self.epoch = EPOCH[0]
         self.device = (graph.inputs or graph.nodes or graph.outputs)[0].sig.device
         self.plans: dict[tuple, CompiledPlan] = {}
+        self.shortcut: Any = None
+        self.returns = sum(is_tensor for is_tensor, _ in results)  # the first outputs
         self.single = form.kind is None and results[0][0]
         rebound = {id(h) for h, kind, _ in effects if kind == "value"}
         self.replaceable = [
@@ -111,8 +114,13 @@ class Traced:
                 nodes.append(handle if kind == "node" else handle._grad._node)
         return nodes
 
-    def run(self, nodes: list[Node], strategy: str, arguments: Any = None) -> Any:
-        """Run over these inputs; rebind what the function rebinds; return what it returns."""
+    def run(
+        self, nodes: list[Node], strategy: str, arguments: Any = None, again: bool = False
+    ) -> Any:
+        """Run over these inputs; rebind what the function rebinds; return what it returns.
+
+        ``again``: further runs may take the shortcut.
+        """
         waiting = [n for n in nodes if n.buffer is None]
         if waiting:
             evaluate(waiting)
@@ -127,9 +135,53 @@ class Traced:
                 for i in plan.donated:
                     nodes[i].buffer = Failure(failure.error)
             raise failure.error from None
+        if again:
+            self._shorten(nodes, donated, plan)
         return self._finish(
             [self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments
         )
+
+    def _shorten(self, nodes: list[Node], donated: tuple[int, ...], plan: CompiledPlan) -> None:
+        """After a run over ``nodes``: keep the shortest way for calls that change arguments and state alone."""
+        bound, prologue, call = plan.plan.bound, plan.prologue, None
+        if bound.native is not None:
+            sources = [nodes[i] for i in plan.sources]
+            extra = prologue.values(sources) if prologue is not None else []
+            call = bound.native.call(self, nodes, extra, plan.sources, donated)
+        where = MODE.get().memory, debug._values
+        self.shortcut = None if call is None else (call, plan, bound, prologue is not None, *where)
+
+    def run_shortcut(self, nodes: list[Node], mode: Any) -> list[Tensor] | None:
+        """Run as the last time, in one native call; None where something else changed."""
+        call, compiled, bound, has_prologue, memory, settings = self.shortcut
+        same = mode.memory == memory and settings is debug._values and self.epoch == EPOCH[0]
+        if not same or ACTIVE or WATCHERS or broken(self.guards) is not None:
+            return None
+        plan, native = compiled.plan, bound.native
+        with plan.devices[0].lock:
+            for device, arena in bound.arenas.items():
+                same = same and device.arena is arena
+            if not same or plan.bound is not bound:
+                return None
+            try:
+                made = call(nodes)
+                if made.__class__ is tuple:
+                    raise located(native.error(*made), plan.steps[native.step].slot.node)
+            except BaseException as error:
+                if plan.donated and native.step >= plan.overwrites_from:
+                    for i in compiled.donated:
+                        self.captured[i - self.arguments][0]._node.buffer = Failure(error)
+                raise
+        if made is None and (waiting := [n for n in nodes if n.buffer is None]):
+            evaluate(waiting)
+            return self.run_shortcut(nodes, mode)
+        if made is not None:
+            counts = debug.counts
+            counts["trace_hits"] += 1
+            counts["plans_run"] += 1
+            counts["steps_run"] += len(plan.steps)
+            counts["prologue_hits"] += has_prologue
+        return made
 
     def _leaf(self, output: Node, buffer: Any) -> Node:
         return Node(leaf_signature(output.type, output.sig.device), (), output.type, buffer)
@@ -178,7 +230,11 @@ class Traced:
                 handle._rebind(outputs[position])
             else:
                 handle._node = outputs[position]
+        return self.returned([Tensor.from_node(o) for o in outputs[: self.returns]])
+
+    def returned(self, outputs: list[Tensor]) -> Any:
+        """Return what the function returns, from the tensors among it."""
         if self.single:
-            return Tensor.from_node(outputs[self.results[0][1]])
-        leaves = [Tensor.from_node(outputs[v]) if is_tensor else v for is_tensor, v in self.results]
+            return outputs[0]
+        leaves = [outputs[v] if is_tensor else v for is_tensor, v in self.results]
         return unflatten(self.form, leaves)

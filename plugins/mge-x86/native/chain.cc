@@ -27,6 +27,7 @@ void add_chain(mge::Kernels& kernels) {
       chain->run(inputs.data(), outputs.data(), static_cast<float*>(run.workspace), mge_host->thread_count);
     };
   };
-  kernels.prepared<float>("x86::chain", make).unless(refusal).workspace(workspace);
-  kernels.prepared<bool>("x86::chain", make).unless(refusal).workspace(workspace);
+  const auto pairs = [](const mge::Use& use) { return mge::cpu::Chain(use.text("program")).inplace(); };
+  kernels.prepared<float>("x86::chain", make).unless(refusal).workspace(workspace).inplace_of(pairs);
+  kernels.prepared<bool>("x86::chain", make).unless(refusal).workspace(workspace).inplace_of(pairs);
 }

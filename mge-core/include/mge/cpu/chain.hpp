@@ -30,6 +30,19 @@ class Chain {
   // Floats of scratch that one thread needs.
   int64_t scratch() const { return columns_ + slots_ * block(); }
 
+  // The outputs that may be written over an input: nothing reads it after the step that writes them.
+  std::vector<MgeInplacePair> inplace() const {
+    std::vector<MgeInplacePair> pairs;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const Value& result = values_[steps_[i].result];
+      if (result.home != kOutput || result.kind != kFull || result.is_bool) continue;
+      for (int64_t input = 0; input < input_count_; ++input)
+        if (last_read(input) <= static_cast<int>(i))
+          pairs.push_back({static_cast<uint32_t>(input), static_cast<uint32_t>(result.index)});
+    }
+    return pairs;
+  }
+
   // Runs it. `scratch` holds as many floats as scratch() says, for each of `workers` threads.
   void run(const void* const* inputs, void* const* outputs, float* scratch, int workers) const {
     if (!rows_ || !width_) return;
@@ -247,6 +260,19 @@ class Chain {
       if (mine == kScalar ? kind != kScalar : mine == kRow && kind == kFull) scalars |= 1u << k;
     }
     return scalars;
+  }
+
+  // The last step that reads an input; one beyond all where it is no full matrix of floats.
+  int last_read(int64_t input) const {
+    int last = -1;
+    for (size_t i = 0; i < steps_.size(); ++i)
+      for (int v : steps_[i].operands) {
+        const Value& value = values_[v];
+        if (value.home != kInput || value.index != input) continue;
+        last = value.kind == kFull && !value.is_bool ? static_cast<int>(i) : static_cast<int>(steps_.size());
+      }
+    const bool repeats = std::any_of(repeated_.begin(), repeated_.end(), [&](auto& r) { return r.first == input; });
+    return repeats ? static_cast<int>(steps_.size()) : last;
   }
 
   // ---- Running ----

@@ -46,7 +46,7 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 
 def paired(pred: Any, label: Any, where: str) -> tuple[Tensor, Tensor]:
     """Return both as tensors of one float dtype, whose shapes are equal or one of which broadcasts to the other."""
-    pred, label = as_tensor(pred), as_tensor(label)
+    pred, label = as_tensor(pred, label), as_tensor(label, pred)
     if pred.dtype.is_float:
         label = cast(label, dtype=pred.dtype) if label.dtype != pred.dtype else label
     elif label.dtype.is_float:
@@ -62,9 +62,11 @@ def paired(pred: Any, label: Any, where: str) -> tuple[Tensor, Tensor]:
     return pred, label
 
 
-def as_tensor(value: Any) -> Tensor:
-    """Return a tensor as it is, and an array or number as a tensor."""
-    return value if hasattr(value, "_node") else op_module.make_constant(value)
+def as_tensor(value: Any, beside: Any = None) -> Tensor:
+    """Return a tensor as it is, and an array or number as a tensor on the device of what stands beside it."""
+    if hasattr(value, "_node"):
+        return value
+    return op_module.make_constant(value, beside.device if hasattr(beside, "_node") else None)
 
 
 def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
@@ -277,7 +279,7 @@ def cross_entropy(
     Tensor(0.6931472, dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "cross_entropy")
-    pred, label = as_tensor(pred), as_tensor(label)
+    pred, label = as_tensor(pred, label), as_tensor(label, pred)
     smooth = float(label_smooth or 0.0)
     if label.dtype.is_float:
         loss = _soft_cross_entropy(pred, label, axis, with_logits, smooth)

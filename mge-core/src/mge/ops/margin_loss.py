@@ -169,8 +169,8 @@ def cosine_embedding_loss(
     Tensor(1., dtype=float32, device=ref:0)
     """
     check_reduction(reduction, "cosine_embedding_loss")
-    inp1, inp2 = as_tensor(inp1), as_tensor(inp2)
+    inp1, inp2 = as_tensor(inp1, inp2), as_tensor(inp2, inp1)
     lengths = sqrt((sum(square(inp1), axis=-1) + 1e-12) * (sum(square(inp2), axis=-1) + 1e-12))
     cosine = sum(inp1 * inp2, axis=-1) / lengths
-    loss = where(as_tensor(label) == 1, 1.0 - cosine, maximum(cosine - float(margin), 0.0))
+    loss = where(as_tensor(label, inp1) == 1, 1.0 - cosine, maximum(cosine - float(margin), 0.0))
     return reduced(loss, reduction)

@@ -57,7 +57,7 @@ def topk_accuracy(logits: Tensor, target: Tensor, topk: int | tuple[int, ...] = 
     >>> topk_accuracy(tensor([[0.1, 0.9], [0.8, 0.2]]), tensor([1, 1]))
     Tensor(0.5, dtype=float32, device=ref:0)
     """
-    logits, target = as_tensor(logits), as_tensor(target)
+    logits, target = as_tensor(logits, target), as_tensor(target, logits)
     if logits.ndim != 2 or target.shape != logits.shape[:1]:
         raise ShapeError(
             f"topk_accuracy: logits has shape {logits.shape} and target has {target.shape}; "

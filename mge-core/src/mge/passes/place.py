@@ -81,7 +81,7 @@ def _take_small_integers(graph: Graph, moves: Moves) -> None:
     stays = {made_by(o) for o in graph.outputs}  # nodes that something else reads
     for node in reversed(graph.nodes):
         sig = node.sig
-        if sig.op is GET or node in moves:
+        if sig.op is GET or sig.op.name == "constant" or node in moves:
             continue
         types = (*sig.types, *sig.input_types)
         small = all(t.dtype.is_integer and t.nbytes <= SMALL_BYTES for t in types)

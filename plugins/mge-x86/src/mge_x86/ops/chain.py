@@ -13,7 +13,7 @@ import numpy as np
 from mge import Tensor
 from mge.dtype import as_dtype
 from mge.errors import ArgumentError, ShapeError
-from mge.plugin import abstract, op
+from mge.plugin import Signature, abstract, op
 
 from ..loops import Loop, parse
 
@@ -84,6 +84,17 @@ def _check_size(what: str, shape: tuple[int, ...], loop: Loop, kind: str) -> Non
         raise ShapeError(
             f"x86::chain: {what} has shape {shape}; {kind} of {loop.rows} x {loop.width} is {rows * width} elements"
         )
+
+
+def _pairs(sig: Signature) -> list[tuple[int, int]]:
+    """Return the inputs and outputs that are full matrices; a kernel says which of them it can do."""
+    loop = parse(dict(sig.attrs)["program"])
+    inputs = [i for i, kind in enumerate(loop.inputs) if kind == "full"]
+    outputs = [k for k, name in enumerate(loop.stores) if loop.kinds.get(name) == "full"]
+    return [(i, k) for i in inputs for k in outputs if sig.input_types[i] is sig.types[k]]
+
+
+chain.pairs = _pairs
 
 
 @chain.reference
