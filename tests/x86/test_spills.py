@@ -37,7 +37,7 @@ def loops(library):
                 yield [(n, o) for _, n, o in lines[start : at + 1]]
 
 
-@pytest.mark.parametrize("level", ["avx2", "avx512vnni"])
+@pytest.mark.parametrize("level", ["avx2", "avx512", "avx512vnni"])
 def test_the_sums_of_the_microkernel_stay_in_registers(x86, level):
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed (package binutils)")

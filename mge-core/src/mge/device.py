@@ -137,7 +137,7 @@ class Device:
         if "refusal" not in notes:
             own = registry.library_kernel(self.type, sig) if "::" in sig.op.name else None
             if own is not None:
-                notes["kernel"] = own
+                notes |= {"kernel": own, "library": sig.op.name.partition("::")[0]}
             if own is not None or is_free(sig):
                 reason = None
             elif _calls_python(sig):
@@ -147,7 +147,7 @@ class Device:
             if not isinstance(reason, str | None):
                 text = f"supports gave {reason!r}; it must give None, or the reason"
                 raise PluginContractError(f"{self.type}: {text}")
-            notes["refusal"] = reason
+            notes["refusal"] = "no reason given" if reason == "" else reason
         return notes["refusal"]
 
     def host_kernel(self, sig: Signature) -> Kernel:
@@ -164,7 +164,10 @@ class Device:
     def _ask(self, method: str, sig: Signature) -> Any:
         """Call a method of the backend; it must not raise."""
         try:
-            return getattr(self.backend, method)(self.index, sig)
+            made = getattr(self.backend, method)(self.index, sig)
+            if method == "kernel" and not callable(made):
+                raise TypeError(f"it gave {made!r:.60}, which cannot be called")
+            return made
         except Exception as error:
             after = " after supports accepted it" if method == "kernel" else ""
             text = f"{method} raised {type(error).__name__} for {sig!r}{after}: {first_line(error)}"
@@ -219,9 +222,8 @@ def as_device(name: object) -> Device:
     if isinstance(name, Device):
         return name
     if not isinstance(name, str):
-        raise DeviceError(
-            f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'"
-        )
+        text = f"device: {name!r} is a {type(name).__name__}; a device is a text as 'ref:0'"
+        raise DeviceError(text)
     kind, _, number = name.partition(":")
     # MegEngine's names for the processor and for whatever is best.
     if kind in ("auto", "", "cpu", "cpux", "xpu"):
@@ -233,11 +235,10 @@ def as_device(name: object) -> Device:
     full = f"{kind}:{index}"
     if full not in _DEVICES:
         backend = find_backend(kind, name)
-        count = len(backend.devices())
+        count = len(registry.facts_of(backend)[0])
         if not 0 <= index < count:
-            raise DeviceError(
-                f'device: "{full}" was asked for; {kind} has {count}, numbered from 0'
-            )
+            text = f'device: "{full}" was asked for; {kind} has {count}, numbered from 0'
+            raise DeviceError(text)
         _DEVICES.setdefault(full, Device(backend, index))  # another thread may have been faster
     return _DEVICES[full]
 
@@ -253,7 +254,8 @@ def best_backend(host: bool = False) -> Any:
     """Return the usable backend with the highest priority, of all or of those in host memory."""
     for plugin in registry.each("backend"):
         BACKENDS.setdefault(plugin.name, plugin.object)
-    return max((b for b in BACKENDS.values() if b.is_host or not host), key=lambda b: b.priority)
+    usable = (b for b in BACKENDS.values() if b.is_host or not host)
+    return max(usable, key=lambda backend: registry.facts_of(backend)[1])
 
 
 def default_device() -> Device:
@@ -311,10 +313,9 @@ def parse_bytes(text: str | int) -> int:
     unit = text.strip()[len(number) :].strip().lower()
     try:
         return int(float(number) * units[unit])
-    except (ValueError, KeyError):
-        raise ArgumentError(
-            f"memory: {text!r} is no size; one looks like '2GB', '512MiB' or 1000000"
-        ) from None
+    except (ValueError, KeyError, OverflowError):
+        rule = "one looks like '2GB', '512MiB' or 1000000"
+        raise ArgumentError(f"memory: {text!r} is no size; {rule}") from None
 
 
 class _Lost:

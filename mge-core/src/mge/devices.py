@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .device import Device, as_device, default_device, find_backend
 from .errors import PluginError
+from .registry import facts_of
 
 __all__ = [
     "get_allocated_memory",
@@ -40,7 +41,7 @@ def get_device_count(device_type: str) -> int:
         0 for a type that no installed plugin offers.
     """
     try:
-        return len(find_backend(device_type, device_type).devices())
+        return len(facts_of(find_backend(device_type, device_type))[0])
     except PluginError:
         return 0
 

@@ -16,7 +16,8 @@ import numpy as np
 from .buffer import ALIGNMENT, Buffer, DeviceArray, in_host, transfer
 from .debug import debug
 from .device import BACKENDS, Device, is_free
-from .errors import InternalError, MgeError, user_place
+from .discovery import first_line
+from .errors import InternalError, MgeError, PluginContractError, user_place
 from .graph import Node, Signature
 from .native import NativeKernel
 from .nativeplan import NativePlan, bind
@@ -33,11 +34,15 @@ GUARD = 0xA5  # what guard bytes hold
 
 
 class StepError(Exception):
-    """A step failed. ``overwritten``: inputs of the plan may have been changed already."""
+    """A step failed.
 
-    def __init__(self, error: BaseException, overwritten: bool) -> None:
+    ``overwritten``: inputs of the plan may have been changed already. ``is_final``: running its nodes one by one
+    would hide the fault, as that of a part that a device compiled.
+    """
+
+    def __init__(self, error: BaseException, overwritten: bool, is_final: bool = False) -> None:
         super().__init__(str(error))
-        self.error, self.overwritten = error, overwritten
+        self.error, self.overwritten, self.is_final = error, overwritten, is_final
 
 
 class _Bound:
@@ -86,14 +91,9 @@ class _Bound:
             self.calls.append((step.kernel, *lists, None))
         if plan.has_own_memory and not any(isinstance(s.kernel, NativeKernel) for s in plan.steps):
             self._put_on_streams(plan)
-        self.inputs = [
-            (s.source, list(dynamic[i].items()))
-            for i, s in enumerate(plan.storages)
-            if s.kind == "input"
-        ]
-        self.results = [
-            (i, list(dynamic[i].items())) for i, s in enumerate(plan.storages) if s.kind == "result"
-        ]
+        places = [(i, plan.storages[i], list(uses.items())) for i, uses in dynamic.items()]
+        self.inputs = [(s.source, uses) for _, s, uses in places if s.kind == "input"]
+        self.results = [(i, uses) for i, s, uses in places if s.kind == "result"]
         self.native = bind(plan, self)
 
     def _array(self, plan: Plan, v: int) -> Any:
@@ -238,9 +238,12 @@ def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         else:
             number = next((i for i, call in enumerate(bound.calls) if call[1] is inputs), 0)
         _settle(bound)
+        is_final = not isinstance(error, Exception)
         if isinstance(error, Exception) and plan.steps:
-            located(error, plan.steps[number].slot.node)
-        raise StepError(error, bool(plan.donated) and number >= plan.overwrites_from) from error
+            node = plan.steps[number].slot.node
+            error, is_final = located(error, node), "compiled" in node.sig.notes
+        overwritten = bool(plan.donated) and number >= plan.overwrites_from
+        raise StepError(error, overwritten, is_final) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
     return [_output(plan, v, buffers, results, bound) for v in plan.outputs]
@@ -258,23 +261,40 @@ def _run_native(
 ) -> None:
     """Run the steps outside the interpreter; tell the watchers afterwards."""
     times = np.zeros((len(plan.steps), 2), np.int64) if WATCHERS else None
-    native.run(
-        [buffers[i].array for i in native.inputs], [results[i].block for i in native.results], times
-    )
+    blocks = [results[i].block for i in native.results]
+    native.run([buffers[i].array for i in native.inputs], blocks, times)
     if times is not None:
         for number, (start, end) in enumerate(times.tolist()):
             for watcher in WATCHERS:
                 watcher(plan, number, start, end)
 
 
-def located(error: Exception, node: Node) -> Exception:
-    """Add to an error where the failing call was recorded, and where its value was read."""
+def located(error: Exception, node: Node, sig: Signature | None = None) -> Exception:
+    """Add to an error where the failing call was recorded, where its value was read, and whose kernel failed.
+
+    A kernel of a plugin that says that it does not support its use breaks the contract.
+    """
+    sig = sig or node.sig
+    plugin = _owner(sig)
+    if plugin and isinstance(error, NotImplementedError):
+        text = f"{plugin}: supports accepted {sig!r}, and its kernel raised {type(error).__name__}"
+        made = PluginContractError(f"{text}: {first_line(error)}")
+        error = made.with_traceback(error.__traceback__)
+    elif plugin and not isinstance(error, PluginContractError | InternalError):
+        error.add_note(f'  in: {sig!r} on {sig.device}, by plugin "{plugin}"')
     if isinstance(error, MgeError):
         place, read = node.place, user_place()
         error.add_place(f"{place}, read at {read}" if place and read and read != place else place)
     elif node.place:
         error.add_note(f"  at: {node.place}")
     return error
+
+
+def _owner(sig: Signature) -> str:
+    """Return the name of the plugin whose kernel computes a use of an op; nothing where the core does."""
+    notes = sig.notes
+    own = sig.device.type != "ref" and notes.get("refusal", "") is None and not is_free(sig)
+    return notes.get("library") or (sig.device.type if own or "compiled" in notes else "")
 
 
 def _typed(block: Any, type_: Type) -> Any:
@@ -321,15 +341,12 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
             watcher(plan, number, start, end)
         node = plan.steps[number].slot.node
         if debug.debug >= 2:
-            debug.log(
-                2,
-                f"step {number}: {node.sig!r} on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes",
-            )
+            done = f"on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes"
+            debug.log(2, f"step {number}: {node.sig!r} {done}")
         for label, guard in guards:
             if (in_host(guard) != GUARD).any():
-                raise InternalError(
-                    f"step {number} ({node.sig.op.name}, {node.place}) wrote past the end of {label}"
-                )
+                step = f"step {number} ({node.sig.op.name}, {node.place})"
+                raise InternalError(f"{step} wrote past the end of {label}")
         if debug.check >= 2:
             _check_step(plan, number, given, [None if a is None else in_host(a) for a in outputs])
 
@@ -362,9 +379,8 @@ def stop_at_nan(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> No
     """
     for array in outputs:
         if array is not None and _has_nan(array) and not any(map(_has_nan, inputs)):
-            error = InternalError(
-                f"{node.sig.op.name} ({node.place}) made a NaN from inputs without one"
-            )
+            text = f"{node.sig.op.name} ({node.place}) made a NaN from inputs without one"
+            error = InternalError(text)
             error.hint = "MGE_CHECK=3 stops here; look at the values that this line gets"
             raise error
 
@@ -379,9 +395,6 @@ def _check_step(plan: Plan, number: int, inputs: list, outputs: list) -> None:
         wanted = [np.empty(t.shape, t.dtype.dtype) for t in sig.types]
         BACKENDS["ref"].kernel(0, sig)(inputs, wanted, None)
         for made, right in zip(outputs, wanted):
-            if made is not None and not np.allclose(
-                made, right, rtol=1e-3, atol=1e-5, equal_nan=True
-            ):
-                raise InternalError(
-                    f"step {number} ({sig.op.name}, {node.place}) on {sig.device} differs from ref"
-                )
+            if made is not None and not np.allclose(made, right, 1e-3, 1e-5, equal_nan=True):
+                step = f"step {number} ({sig.op.name}, {node.place})"
+                raise InternalError(f"{step} on {sig.device} differs from ref")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from .registry import load
 from .strategy import MemoryStrategy
 
 ALIGNMENT = 64
+PAGE = 1 << 21  # bytes that a layout may leave free beside each value
 
 
 class Interval(NamedTuple):
@@ -142,30 +144,25 @@ def verify_offsets(
         Names the strategy and the two values.
     """
     if len(offsets) != len(intervals):
-        raise PluginContractError(
-            f'memory strategy "{strategy}" gave {len(offsets)} offsets for {len(intervals)} values'
-        )
-    events = sorted(
-        [(v.start, 1, i) for i, v in enumerate(intervals) if v.nbytes]
-        + [(v.end + 1, 0, i) for i, v in enumerate(intervals) if v.nbytes]
-    )
+        text = f"{len(offsets)} offsets for {len(intervals)} values"
+        raise PluginContractError(f'memory strategy "{strategy}" gave {text}')
+    filled = [(i, v) for i, v in enumerate(intervals) if v.nbytes]
+    events = sorted([(v.start, 1, i) for i, v in filled] + [(v.end + 1, 0, i) for i, v in filled])
     live: dict[int, int] = {}
     for _, starts, i in events:
         if not starts:
             del live[i]
             continue
+        put = f'memory strategy "{strategy}" put {intervals[i].label or i}'
         low, high = offsets[i], offsets[i] + intervals[i].nbytes
         if low < 0 or high > arena_bytes or low % ALIGNMENT:
-            raise PluginContractError(
-                f'memory strategy "{strategy}" put {intervals[i].label or i} at bytes {low} to {high} '
-                f"of an arena of {arena_bytes}; offsets must be inside and multiples of {ALIGNMENT}"
-            )
+            rule = f"offsets must be inside and multiples of {ALIGNMENT}"
+            place = f"at bytes {low} to {high} of an arena of {arena_bytes}"
+            raise PluginContractError(f"{put} {place}; {rule}")
         for j, offset in live.items():
             if offset < high and low < offset + intervals[j].nbytes:
-                raise PluginContractError(
-                    f'memory strategy "{strategy}" put {intervals[i].label or i} over {intervals[j].label or j}, '
-                    "and both are live"
-                )
+                other = intervals[j].label or j
+                raise PluginContractError(f"{put} over {other}, and both are live")
         live[i] = low
 
 
@@ -213,27 +210,26 @@ class Choice(NamedTuple):
         """
         try:
             return getattr(self.strategy, method)(*arguments)
-        except (OutOfMemory, PluginContractError):
+        except (OutOfMemory, PluginContractError, KeyboardInterrupt):
             raise
-        except Exception as error:
-            text = (
-                f'memory strategy "{self.name}" failed: {type(error).__name__}: {first_line(error)}'
-            )
-            raise PluginContractError(text) from error
+        except BaseException as error:  # SystemExit, too: a plugin must not end the program
+            text = f"{type(error).__name__}: {first_line(error)}"
+            raise PluginContractError(f'memory strategy "{self.name}" failed: {text}') from error
 
 
 def plan_memory(intervals: Sequence[Interval], strategy: str) -> MemoryPlan:
     """Return verified offsets by a strategy, as ``find_strategy`` takes it."""
     choice = find_strategy(strategy)
-    given = (
-        choice.ask("layout", intervals, ALIGNMENT) if hasattr(choice.strategy, "layout") else None
-    )
+    has_layout = hasattr(choice.strategy, "layout")
+    given = choice.ask("layout", intervals, ALIGNMENT) if has_layout else None
     try:
-        offsets = best_layout(intervals) if given is None else [int(offset) for offset in given]
+        offsets = best_layout(intervals) if given is None else [*map(index, given)]
+        arena_bytes = _top(intervals, offsets)
+        if arena_bytes > sum(rounded(v.nbytes) + PAGE for v in intervals):
+            raise ValueError
     except (TypeError, ValueError) as error:
-        text = f'memory strategy "{choice.name}" gave a layout {given!r:.60}; it must be offsets in bytes'
-        raise PluginContractError(text) from error
-    arena_bytes = _top(intervals, offsets)
+        text = f'memory strategy "{choice.name}" gave a layout {given!r:.60}'
+        raise PluginContractError(f"{text}; it must be offsets in bytes, close together") from error
     verify_offsets(intervals, offsets, arena_bytes, choice.name)
     return MemoryPlan(offsets, arena_bytes, live_bytes(intervals))
 
@@ -248,6 +244,8 @@ def find_strategy(text: str) -> Choice:
     ArgumentError
         The strategy takes no such option, or the value is of the wrong kind.
     """
+    if not isinstance(text, str) or not text:
+        raise ArgumentError(f"memory: strategy is {text!r}; it must be a name, as 'static'")
     name, _, words = text.partition(":")
     strategy = STRATEGIES.get(name) or load("memory", name)
     values: dict[str, Any] = {"budget": "", **getattr(strategy, "options", {})}
@@ -255,9 +253,8 @@ def find_strategy(text: str) -> Choice:
         key, _, value = (part.strip() for part in word.partition("="))
         if key not in values:
             known = ", ".join(values)
-            raise ArgumentError(
-                f'memory: strategy "{name}" takes no option {key!r}; it takes {known}'
-            )
+            text = f'memory: strategy "{name}" takes no option {key!r}; it takes {known}'
+            raise ArgumentError(text)
         values[key] = _option(name, key, value, values[key])
     return Choice(name, strategy, values.pop("budget"), values)
 
@@ -268,18 +265,19 @@ def _option(name: str, key: str, text: str, default: Any) -> Any:
     kind = float if default is None else type(default)
     try:
         if key == "budget":
-            _ = float(text[:-1]) if text.endswith("%") else parse_bytes(text)
+            size = float(text[:-1]) if text.endswith("%") else parse_bytes(text)
+            if not 0 <= size < np.inf:
+                raise ValueError
         return words[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
         what = "a size as 2GB, or a share as 50%" if key == "budget" else f"of kind {kind.__name__}"
-        raise ArgumentError(
-            f'memory: option {key} of strategy "{name}" is {text!r}; it must be {what}'
-        ) from None
+        where = f'memory: option {key} of strategy "{name}"'
+        raise ArgumentError(f"{where} is {text!r}; it must be {what}") from None
 
 
 def current_strategy() -> str:
     """Return the strategy with its options in this context: ``memory(...)``, or ``MGE_MEMORY``."""
-    return MODE.get().memory or debug.memory
+    return MODE.get().memory or debug.memory or "static"
 
 
 @contextmanager
@@ -309,6 +307,9 @@ def memory(strategy: str, **options: Any) -> Iterator[None]:
     ...     float((tensor([1.0, 2.0]) * 2).sum())
     6.0
     """
+    find_strategy(strategy)
+    for key in (key for key, value in options.items() if "," in str(value)):
+        raise ArgumentError(f"memory: option {key} is {options[key]!r}; it must hold no comma")
     words = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
     text = strategy + ("," if ":" in strategy else ":") + words if words else strategy
     find_strategy(text)
@@ -324,12 +325,10 @@ def check_stated(name: str, stated_bytes: int | None, peak_bytes: int) -> None:
     PluginContractError
         Names the strategy.
     """
-    if stated_bytes is not None and not (
-        hasattr(stated_bytes, "__index__") and peak_bytes <= stated_bytes
-    ):
-        raise PluginContractError(
-            f'memory strategy "{name}" stated a peak of {stated_bytes!r} bytes, and its plan takes {peak_bytes}'
-        )
+    is_number = hasattr(stated_bytes, "__index__")
+    if stated_bytes is not None and not (is_number and peak_bytes <= stated_bytes):
+        text = f'memory strategy "{name}" stated a peak of {stated_bytes!r} bytes'
+        raise PluginContractError(f"{text}, and its plan takes {peak_bytes}")
 
 
 def check_limit(

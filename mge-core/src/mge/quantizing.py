@@ -66,7 +66,10 @@ def quantize(
         The device refuses the converted graph; says why.
     """
     ask = _Asker(scheme, load("quantizer", scheme))
-    batches = (b if isinstance(b, tuple) else (b,) for b in data)
+    try:
+        batches = (b if isinstance(b, tuple) else (b,) for b in iter(data))
+    except TypeError:
+        raise ArgumentError(f"quantize: data is {data!r:.60}; it must give batches") from None
     first = next(batches, None)
     if first is None:
         raise ArgumentError(f'quantize: there is no batch in data; "{scheme}" needs at least one')
@@ -87,7 +90,12 @@ def quantize(
         specs, found = ({twin[n]: v for n, v in m.items()} for m in (plan, parameters))
         made = ask("convert", variant.graph, specs, found)
         _check_graph(scheme, made, variant.graph)
-        refused = list(ask("validate", made, device.backend, device.index))
+        refused = ask("validate", made, device.backend, device.index)
+        if isinstance(refused, str) or not (
+            isinstance(refused, Sequence) and all(isinstance(reason, str) for reason in refused)
+        ):
+            text = f'quantiser "{scheme}": validate gave {refused!r:.60}'
+            raise PluginContractError(f"{text}; it must give a list of reasons, empty for none")
         if refused:
             text = f'quantize: {device} refuses the graph of quantiser "{scheme}": {refused[0]}'
             raise UnsupportedError("\n  ".join([text, *refused[1:]])).add_place(user_place())
@@ -107,9 +115,9 @@ class _Asker:
     def __call__(self, method: str, *arguments: Any, of: Any = None) -> Any:
         try:
             return getattr(self.quantizer if of is None else of, method)(*arguments)
-        except ArgumentError:
+        except (ArgumentError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # SystemExit, too: a plugin must not end the program
             text = f'quantiser "{self.scheme}" failed in {method}: {type(error).__name__}: {first_line(error)}'
             raise PluginContractError(text) from error
 
@@ -153,6 +161,7 @@ class _Variant:
             self._watched = self.traced(Graph(self.graph.inputs, self.graph.nodes, outputs))
             self._watched.results = [(True, i) for i in range(len(nodes))]
             self._watched.form, self._watched.single = flatten(nodes)[1], False
+            self._watched.returns = len(nodes)
         inputs = self.entry.inputs(_nodes(batch))
         return zip(nodes, self._watched.run(inputs, current_strategy()))
 

@@ -51,7 +51,10 @@ REQUIRED = {
     "quantizer": ("annotate", "observer", "convert", "validate"),
 }
 
+_ATTRIBUTES = {"priority": int, "min_nodes": int | None, "is_host": bool}  # of backends
+
 _LOCK = threading.RLock()
+_FACTS: dict[str, tuple[tuple[str, ...], int]] = {}  # of backends by name: see facts_of
 
 
 class Plugin:
@@ -161,9 +164,8 @@ def not_installed(kind: str, name: str, wanted: str) -> PluginNotInstalled:
     broken = [package for package, _ in unreadable()]
     if broken:
         text += f"\n  packages with unreadable metadata: {', '.join(broken)}; details: mge doctor"
-    return PluginNotInstalled(
-        text, hint=f"pip install {PACKAGES[name]}" if name in PACKAGES else None
-    )
+    hint = f"pip install {PACKAGES[name]}" if name in PACKAGES else None
+    return PluginNotInstalled(text, hint=hint)
 
 
 def names(kind: str) -> list[str]:
@@ -205,9 +207,8 @@ def try_load(plugin: Plugin) -> None:
         except _Refused as refused:
             plugin.state, plugin.reason = refused.args
         except (PluginIncompatible, PluginUnavailable) as error:  # as NativeBackend says it
-            plugin.state = (
-                "incompatible" if isinstance(error, PluginIncompatible) else "unavailable"
-            )
+            is_other = isinstance(error, PluginIncompatible)
+            plugin.state = "incompatible" if is_other else "unavailable"
             plugin.reason = first_line(error)
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             plugin.fail(*error.args if isinstance(error, _Failed) else (error,))
@@ -228,14 +229,15 @@ class _Failed(Exception):
     """A call into a plugin raised: the error, and which call."""
 
 
-def _ask(thing: Any, method: str) -> Any:
-    """Call a method of a plugin without arguments."""
+def _ask(thing: Any, what: str) -> Any:
+    """Read an attribute of a plugin, or call ``method()`` of it."""
     try:
-        return getattr(thing, method)()
+        found: Any = getattr(thing, what.removesuffix("()"), None)
+        return found() if what.endswith("()") else found
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _Failed(error, f"{method}(): ") from error
+        raise _Failed(error, f"{what}: ") from error
 
 
 def _made(plugin: Plugin) -> Any:
@@ -262,29 +264,38 @@ def _check_names(plugin: Plugin, made: Any) -> None:
     is_ops = plugin.kind == "ops"  # a plain module of ops needs no namespace attribute
     own = getattr(made, "namespace", plugin.name) if is_ops else getattr(made, "name", None)
     if own != plugin.name:
-        raise _Refused(
-            "incompatible", f"its name is {own!r}, and that of its entry point {plugin.name!r}"
-        )
+        text = f"its name is {own!r}, and that of its entry point {plugin.name!r}"
+        raise _Refused("incompatible", text)
 
 
 def _check_backend(plugin: Plugin, made: Any) -> None:
     _check_names(plugin, made)
-    reason = _ask(made, "probe")
+    reason = _ask(made, "probe()")
     if not isinstance(reason, str | None):
         raise _Refused("incompatible", f"probe() gave {reason!r}; it must give None, or the reason")
-    if reason is None and not _ask(made, "devices"):
+    names = _ask(made, "devices()") if reason is None else ()
+    if not isinstance(names, list | tuple) or {*map(type, names)} - {str}:
+        raise _Refused("incompatible", f"devices() gave {names!r:.60}; it must give a list of str")
+    if reason is None and not names:
         reason = "it has no device here"
-    own = (
-        ("allocator", "copy")
-        if not (getattr(made, "is_host", False) or hasattr(made, "pool"))
-        else ()
-    )
+    for attribute, kind in _ATTRIBUTES.items() if reason is None else ():
+        if not isinstance(value := _ask(made, attribute), kind):
+            rule = getattr(kind, "__name__", kind)
+            raise _Refused("incompatible", f"{attribute} is {value!r:.60}; it must be {rule}")
+    is_served = getattr(made, "is_host", False) or hasattr(made, "pool")
+    own = () if is_served else ("allocator", "copy")
     missing = [f"{m}()" for m in own if not callable(getattr(made, m, None))]
     if missing:
         text = f"it has no {' and no '.join(missing)}, which a device with memory of its own needs"
         raise _Refused("incompatible", text)
     if reason is not None:
         raise _Refused("unavailable", reason)
+    _FACTS[plugin.name] = (*names,), made.priority
+
+
+def facts_of(backend: Any) -> tuple[tuple[str, ...], int]:
+    """Return the names of a backend's devices and its priority, as they were when its plugin was loaded."""
+    return _FACTS.get(backend.name) or (backend.devices(), backend.priority)
 
 
 def _check_ops(plugin: Plugin, added: list[str]) -> None:
@@ -308,9 +319,8 @@ def _check_hooks(plugin: Plugin, made: Any) -> None:
         if unknown:
             raise _Refused("incompatible", f"unknown hooks {unknown}")
         if not callers:
-            raise _Refused(
-                "incompatible", "none of its functions is marked with mge.plugin.hookimpl"
-            )
+            text = "none of its functions is marked with mge.plugin.hookimpl"
+            raise _Refused("incompatible", text)
     except BaseException as error:
         if manager.is_registered(made):
             manager.unregister(made)
@@ -382,7 +392,10 @@ def library_kernel(device: str, use: Any) -> Any:
         if plugin.name == namespace and hasattr(plugin.object, "kernels"):
             try:
                 make = plugin.object.kernels(device).get(use.op.name)
-                return make(use) if make is not None else None
+                kernel = make(use) if make is not None else None
+                if kernel is None or callable(kernel):
+                    return kernel
+                raise TypeError(f"{use.op.name} gave {kernel!r:.60}, which is no kernel")
             except Exception as error:
                 plugin.reason = f"kernels(): {type(error).__name__}: {first_line(error)}"
                 debug.once(f"op library {plugin} runs by its references: {plugin.reason}")

@@ -59,12 +59,17 @@ def reschedule(
     if not isinstance(answer, MemorySchedule) or not isinstance(answer.steps, Sequence):
         text = f'memory strategy "{choice.name}" gave {answer!r:.60}'
         raise PluginContractError(f"{text}; it must give a MemorySchedule of a list, or None")
+    try:
+        floor = _floor(answer.report, request.nodes)
+    except (AttributeError, TypeError, ValueError) as error:
+        text = f'memory strategy "{choice.name}" gave the report {answer.report!r:.80}'
+        raise PluginContractError(f"{text}; it must be a MemoryReport, or None") from error
     order = _replayed(choice.name, request, answer.steps)
     debug.log(1, f'memory strategy "{choice.name}": {len(order)} runs of {len(nodes)} steps')
     made = _rewritten(graph, nodes, order)
     if debug.check:
         verify(made, "replay", graph)
-    return made, answer, _floor(answer.report, request.nodes)
+    return made, answer, floor
 
 
 def _floor(report: MemoryReport | None, nodes: Sequence[NodeInfo]) -> str:
@@ -125,22 +130,12 @@ def _request(
         made = tuple(ids[node, k] for k in range(len(node.sig.types)))
         updates = any(base.storages[base.values[v].storage].kind == "input" for v in step.outputs)
         is_backward = (node.code, node.offset) in SITES
-        infos.append(
-            NodeInfo(
-                i,
-                node.sig.op.name,
-                inputs,
-                made,
-                modelled_ns(node.sig),
-                False,
-                sum(workspace_bytes([step]).values()),
-                _is_repeatable(node.sig),
-                tuple((inputs[a], made[b]) for a, b in inplace_pairs(node)),
-                "update" if updates else "backward" if is_backward else "forward",
-                str(node.sig.device),
-                node.place,
-            )
-        )
+        phase = "update" if updates else "backward" if is_backward else "forward"
+        scratch, is_pure = sum(workspace_bytes([step]).values()), _is_repeatable(node.sig)
+        pairs = tuple((inputs[a], made[b]) for a, b in inplace_pairs(node))
+        cost = modelled_ns(node.sig), False, scratch, is_pure, pairs
+        where = str(node.sig.device), node.place
+        infos.append(NodeInfo(i, node.sig.op.name, inputs, made, *cost, phase, *where))
     return MemoryRequest(infos, values, budget_bytes, choice.options, ALIGNMENT, measure)
 
 
@@ -168,33 +163,27 @@ def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[i
             for v in node.inputs:
                 if v not in live:
                     when = "after it was freed" if v in freed else "before it is computed"
-                    refuse(
-                        f"runs {_called(node)}, which reads value {v} ({values[v].label}) {when}"
-                    )
+                    read = f"value {v} ({values[v].label})"
+                    refuse(f"runs {_called(node)}, which reads {read} {when}")
             if not node.is_pure:
                 if node.number in ran:
                     refuse(f"runs {_called(node)} again, and the op is not pure")
                 if node.number < last:
-                    refuse(
-                        f"runs {_called(node)} after {_called(nodes[last])}; ops that are not pure keep their order"
-                    )
+                    late = f"runs {_called(node)} after {_called(nodes[last])}"
+                    refuse(f"{late}; ops that are not pure keep their order")
                 last = node.number
             live.update(node.outputs)
             ran.add(node.number)
             order.append(node.number)
         elif isinstance(step, Free) and _is_one_of(step.value, values):
-            if step.value in fixed:
-                refuse(
-                    f"frees value {step.value} ({values[step.value].label}), which is not the plan's"
-                )
-            if step.value not in live:
-                refuse(f"frees value {step.value} ({values[step.value].label}), which is not there")
+            if step.value in fixed or step.value not in live:
+                which = "not the plan's" if step.value in fixed else "not there"
+                refuse(f"frees value {step.value} ({values[step.value].label}), which is {which}")
             live.remove(step.value)
             freed.add(step.value)
         else:
-            refuse(
-                f"is {step!r}; it must be Run of one of {len(nodes)} nodes, or Free of one of {len(values)} values"
-            )
+            rule = f"Run of one of {len(nodes)} nodes, or Free of one of {len(values)} values"
+            refuse(f"is {step!r}; it must be {rule}")
     where = ""
     for node in nodes:
         if node.number not in ran:

@@ -1,4 +1,5 @@
 // Matrix products: matmul, linear, x86::pack_matrix, x86::linear.
+#define MGE_TILES  // the microkernel is compiled here, for the convolutions and attention too
 #include "mge/cpu/gemm.hpp"
 
 #include "mge/cpu/gemm_portable.hpp"

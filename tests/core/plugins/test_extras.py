@@ -32,7 +32,9 @@ def test_an_installed_package_stands_for_the_module(site):
 
 def test_a_broken_or_disabled_package_says_why(site):
     site.add("mge-quant", {"mge.quantizers": {"int8": "mge_quant:q"}}, {"mge_quant": "1 / 0"})
-    code = "import mge\ntry:\n    mge.quantization\nexcept mge.PluginUnavailable as e:\n    print(e)"
+    code = (
+        "import mge\ntry:\n    mge.quantization\nexcept mge.PluginUnavailable as e:\n    print(e)"
+    )
     assert "ZeroDivisionError: division by zero" in site.python(code)[0]
     off = site.python(code, MGE_PLUGINS_DISABLE="mge-quant")[0]
     assert "mge-quant is off: MGE_PLUGINS_DISABLE=mge-quant" in off

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import mge
+import mge.functional as F
 from mge import registry
 from mge.debug import debug
 from mge.device import as_device
@@ -14,6 +15,7 @@ from mge.errors import (
     PluginNotInstalled,
     PluginUnavailable,
 )
+from mge.jit import trace
 from mge.op import OPS
 from tests.core.plugins.conftest import Site
 
@@ -124,6 +126,48 @@ FAULTS = {
         host("far_memory", "def devices(self): return ('card',)", base="Backend"),
         "incompatible",
         FAR,
+    ),
+    "odd_priority": (
+        "backends",
+        host("odd_priority", "priority = 'high'"),
+        "incompatible",
+        "priority is 'high'; it must be int",
+    ),
+    "no_priority": (
+        "backends",
+        host("no_priority", "priority = None"),
+        "incompatible",
+        "priority is None; it must be int",
+    ),
+    "priority_raises": (
+        "backends",
+        host("priority_raises", "@property", f"def priority(self): {DRIVER}"),
+        "failed",
+        "priority: RuntimeError: driver 12 < 13",
+    ),
+    "odd_least": (
+        "backends",
+        host("odd_least", "min_nodes = '4'"),
+        "incompatible",
+        "min_nodes is '4'; it must be int | None",
+    ),
+    "odd_memory": (
+        "backends",
+        host("odd_memory", "is_host = 'yes'"),
+        "incompatible",
+        "is_host is 'yes'; it must be bool",
+    ),
+    "odd_devices": (
+        "backends",
+        host("odd_devices", "def devices(self): return 3"),
+        "incompatible",
+        "devices() gave 3; it must give a list of str",
+    ),
+    "one_text": (
+        "backends",
+        host("one_text", "def devices(self): return 'card'"),
+        "incompatible",
+        "devices() gave 'card'; it must give a list of str",
     ),
     "misspelt_hook": (
         "hooks",
@@ -263,7 +307,8 @@ def test_ctrl_c_while_loading_is_no_fault_of_the_plugin(here):
     )
     with pytest.raises(KeyboardInterrupt):
         mge.tensor([1.0], device="slow")
-    assert registry.plugins("backend")[-1].state == "found"
+    states = {p.name: p.state for p in registry.plugins("backend")}
+    assert states["slow"] == "found"
 
 
 def test_the_same_name_twice_is_shadowed(here):
@@ -288,6 +333,8 @@ def test_the_same_name_twice_is_shadowed(here):
         ("def supports(self, dev, use): 1 / 0", "supports raised ZeroDivisionError"),
         ("def supports(self, dev, use): return None\n    def kernel(self, dev, use): raise KeyError(5)",
          "kernel raised KeyError .* after supports accepted it"),
+        ("def supports(self, dev, use): return None\n    def kernel(self, dev, use): return 3",
+         "kernel raised TypeError .* after supports accepted it: it gave 3, which cannot be called"),
     ],
 )  # fmt: skip
 def test_a_broken_contract_names_the_plugin(here, body, text):
@@ -297,6 +344,89 @@ def test_a_broken_contract_names_the_plugin(here, body, text):
     here.add("mge-bad", {"mge.backends": {"bad": "mge_bad:B"}}, {"mge_bad": source})
     with pytest.raises(PluginContractError, match=f"bad: {text}"):
         (mge.tensor([1.0], device="bad") + 1).numpy()
+
+
+def install(here, body, name="bad"):
+    source = host(name, *body.splitlines())
+    here.add(f"mge-{name}", {"mge.backends": {name: f"mge_{name}:A"}}, {f"mge_{name}": source})
+
+
+def test_auto_goes_past_a_backend_that_breaks_the_contract(here, capsys):
+    install(here, "priority = 'high'")
+    assert as_device("auto").type == "ref"
+    assert "plugin bad (mge-bad 1.0) was skipped: priority is 'high'" in capsys.readouterr().err
+
+
+def test_devices_and_priority_are_asked_for_once(here):
+    install(
+        here,
+        """asked = []
+def devices(self):
+    self.asked.append(1)
+    return ('one', 'two') if len(self.asked) == 1 else 1 / 0
+@property
+def priority(self):
+    self.asked.append(1)
+    return 7 if len(self.asked) < 4 else 1 / 0""",
+    )
+    assert as_device("auto").type == "bad" and as_device("bad:1").index == 1
+    assert mge.get_device_count("bad") == 2 and as_device("cpu").type == "bad"
+
+
+KERNEL = """kernels = {'add': np.add}
+def kernel(self, dev, use): return self.run
+def run(self, inputs, outputs, stream): raise ERROR"""
+
+
+@pytest.mark.parametrize("form", ["at first sight", "in a plan", "traced"])
+def test_a_kernel_that_raises_is_named_with_its_op_and_line(here, form):
+    install(here, "import numpy as np\n" + KERNEL.replace("ERROR", "KeyError(5)"))
+
+    def work(x):
+        return x + 1
+
+    line = f"{__file__}:{work.__code__.co_firstlineno + 1}"
+    run = trace(work) if form == "traced" else work
+    for _ in range(3 if form == "in a plan" else 1):
+        with pytest.raises(KeyError) as caught:
+            run(mge.tensor([1.0], device="bad")).numpy()
+        notes = "\n".join(caught.value.__notes__)
+        assert "in: add(f32[1], f32[]) on bad:0, " in notes and 'by plugin "bad"' in notes
+        assert line in notes
+
+
+@pytest.mark.parametrize("error", ["NotImplementedError('no')", "UnsupportedError('no')"])
+def test_a_kernel_must_do_what_supports_accepted(here, error):
+    head = "import numpy as np\nfrom mge.plugin import UnsupportedError\n"
+    body = KERNEL.replace(
+        "raise ERROR", f"raise self.{error}" if error[0] == "U" else f"raise {error}"
+    )
+    install(here, head + body)
+    text = rf"bad: supports accepted add\(.*, and its kernel raised {error[:-6]}: no"
+    for function in (lambda x: x + 1, trace(lambda x: x + 1)):
+        with pytest.raises(PluginContractError, match=text) as caught:
+            function(mge.tensor([1.0], device="bad")).numpy()
+        assert __file__ in str(caught.value)
+
+
+PASSES = ["1 / 0", "return 3", "return [5]", "return None"]
+
+
+@pytest.mark.parametrize("body", PASSES)
+def test_passes_that_cannot_be_had_cost_a_line(here, capsys, body):
+    install(here, f"import numpy as np\nkernels = {{'add': np.add}}\ndef passes(self): {body}")
+    assert trace(lambda x: x + 1)(mge.tensor([1.0], device="bad")).item() == 2
+    assert 'passes() of plugin "bad" was left out: ' in capsys.readouterr().err
+
+
+def test_a_refusal_without_text_says_so_and_a_long_one_is_cut(partial, capsys):
+    device = partial()
+    long = "too long " * 40
+    device.backend.supports = lambda dev, use: {"tan": "", "sin": long}.get(use.op.name)
+    x = mge.tensor([0.0], device=device)
+    assert trace(lambda x: F.tan(x) + F.sin(x))(x).item() == 0
+    line = capsys.readouterr().err
+    assert "tan x1 (no reason given)" in line and f"sin x1 ({long[:100]})" in line
 
 
 def test_ops_of_a_plugin_that_failed_are_gone(here):

@@ -65,6 +65,12 @@ def test_a_library_without_its_native_part_runs_by_its_references(library, capsy
     assert capsys.readouterr().err == line
 
 
+def test_a_maker_that_gives_no_kernel_is_told(library, capsys):
+    library("return {'acme::half': lambda use: 3}")
+    assert F.acme.half(mge.tensor([4.0])).item() == 2.0
+    assert "TypeError: acme::half gave 3, which is no kernel" in capsys.readouterr().err
+
+
 def test_a_library_runs_on_other_devices(library, here):
     library().add_toy()
     y = F.acme.half(mge.tensor([4.0], device="toy") + 1.0)

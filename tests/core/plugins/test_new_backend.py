@@ -82,7 +82,7 @@ def test_a_name_of_another_form_is_refused(name, tmp_path, monkeypatch, capsys):
     [
         ("ref", "'ref' is built in"),
         ("auto", "'auto' is a name that mge uses"),
-        ("x86", "'x86' is the name of a plugin of mge, mge-x86"),
+        ("npu", "'npu' is the name of a plugin of mge, mge-npu"),
     ],
 )
 def test_a_name_that_is_taken_is_refused(name, text, capsys):

@@ -256,6 +256,30 @@ def test_a_compile_that_breaks_the_contract_is_named(partial):
         trace(lambda x: F.sin(x + x))(vector(device))
 
 
+class Failing(Partial):
+    """Compiles graphs to kernels that raise."""
+
+    def compile(self, dev, graph):
+        return lambda inputs, outputs, stream: 1 // 0
+
+
+@pytest.mark.parametrize("how", ["traced", "undecorated"])
+def test_a_part_that_fails_is_not_run_in_another_way(partial, how):
+    device = partial(graphs=True, kind=Failing)
+
+    def work(x):
+        return F.sin(x + x)
+
+    if how == "traced":
+        work = trace(work)
+    else:
+        work(vector(device)).numpy()  # a first sight runs node by node
+    with pytest.raises(ZeroDivisionError) as caught:
+        work(vector(device)).numpy()
+    notes = "\n".join(caught.value.__notes__)
+    assert 'by plugin "partial0"' in notes and f"at: {__file__}" in notes
+
+
 def test_explain_tells_parts(partial, capsys):
     from mge.cli.explain import explain_plan, text_of
 

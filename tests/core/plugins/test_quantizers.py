@@ -268,6 +268,21 @@ def test_a_fault_is_an_error_that_names_the_quantiser(add, data, fault):
     assert net(mge.tensor(data[0])).shape == (6, 4)
 
 
+@pytest.mark.parametrize("given", ["None", "'no int8'", "[3]", "7"])
+def test_a_validate_that_gives_no_reasons_is_named(add, data, given):
+    net = add(
+        TOY + f"\n        def validate(self, graph, backend, dev):\n            return {given}\n"
+    )
+    with pytest.raises(PluginContractError, match=r'quantiser "toy8": validate gave .* list'):
+        mge.quantize(net, "toy8", data)
+
+
+@pytest.mark.parametrize("data", [None, 3])
+def test_data_must_give_batches(add, data):
+    with pytest.raises(ArgumentError, match=f"quantize: data is {data}; it must give batches"):
+        mge.quantize(add(), "toy8", data)
+
+
 def test_what_the_device_refuses_is_told(add, data):
     refuse = """
         def validate(self, graph, backend, dev):

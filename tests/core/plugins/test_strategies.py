@@ -309,6 +309,15 @@ SCHEDULES = {
     "steps": ("return MemorySchedule(None)", "it must give a MemorySchedule of a list, or None"),
     "float": ("return MemorySchedule([Run(0.0), *order])", r"step 0 is Run\(node=0.0"),
     "peak": ("return MemorySchedule(order, 'little')", "stated a peak of 'little' bytes"),
+    "report": (
+        "return MemorySchedule(order, None, 'hello')",
+        "gave the report 'hello'; it must be",
+    ),
+    "floor": (
+        "from mge.plugin import MemoryReport; return MemorySchedule(order, None, MemoryReport(0, 'x'))",
+        "gave the report .*'x'.*; it must be a MemoryReport, or None",
+    ),
+    "exits": ("raise SystemExit(3)", "failed: SystemExit: 3"),
     "measures": ("request.measure(order[:-1])", "never runs node"),
 }
 
@@ -370,6 +379,11 @@ LAYOUTS = {
     "odd": ("return [o + 4 for o in offsets]", "multiples of 64"),
     "short": ("return offsets[1:]", "gave . offsets for . values"),
     "raises": ("raise KeyError(7)", "failed: KeyError: 7"),
+    "fraction": ("return [float(o) for o in offsets]", "gave a layout .*; it must be offsets"),
+    "far": (
+        "return [*offsets[:-1], 2**50]",
+        "gave a layout .*; it must be offsets .* close together",
+    ),
     "kind": ("return [None] * len(offsets)", "gave a layout .*; it must be offsets in bytes"),
 }
 

@@ -1,6 +1,12 @@
 """The kit itself: each planted fault is found, on its level, and named. ``site/planted.py`` has the faults."""
 
+import re
+
 import pytest
+
+from mge.op import OPS
+from mge.testing.large import large_cases, large_variant
+from mge.testing.target import Target
 
 BAD = ("failed", "crashed", "hanging")
 
@@ -47,7 +53,6 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_fault_is_found_and_named(name, kit):
-    import re
     from fnmatch import fnmatchcase
 
     pattern, case, outcome, text = VALUES[name]
@@ -68,6 +73,34 @@ def test_one_wrong_dtype_leaves_the_others_alone(kit):
     assert {r.case.split("/")[3] for r in report.bad} == {"float16"}
     assert report.ops()["add"]["float16"] == "failed"
     assert report.ops()["add"]["float32"] == report.ops()["mul"]["float16"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "where"),
+    [
+        ("bad_tail", "add", r" at \[128\]"),
+        ("bad_last", "tanh", r": 1 of 40213 values are off.* at \[40212\]"),
+        ("bad_tile", "matmul", r" at \[8, 0\]"),
+    ],
+)
+def test_only_a_large_case_shows_it(kit, name, op, where):
+    """Kernels that are right on every small sample: past a vector's tail, at the last element, past a tile."""
+    report = kit(name, last="L3", ops=[op])
+    assert {r.case.split("/")[2][:5] for r in report.bad} == {"large"}
+    first = next(r for r in report.bad if r.case == f"L3/{op}/large0/float32")
+    assert first.outcome == "failed" and re.search(where, first.text, re.S), first.text
+    assert report.ops()[op]["float32"] == "failed" and report.trust() == "L2"
+
+
+def test_each_op_has_a_large_case():
+    """What has none: ops without inputs of a size of their own, or with graphs of fixed types, and reshapes."""
+    target = Target("ref")
+    without = {n for n in OPS if "::" not in n and not any(large_cases(target, n))}
+    assert without == {"advance", "call", "cond", "constant", "reshape", "svd", "while_loop"}
+    for name in ("add", "conv", "layer_norm", "matmul", "sort"):
+        for index, label in large_cases(target, name):
+            arrays = large_variant(target, name, index, label).arrays
+            assert max(a.size for a in arrays) >= 9_000, (name, index)
 
 
 def test_a_crash_ends_one_case_only(kit):

@@ -238,12 +238,26 @@ def test_a_plan_over_its_budget_is_refused_before_it_runs(counts, text):
             {"budget": "much"},
             "budget of strategy .* is 'much'; it must be a size as 2GB, or a share",
         ),
+        *(({"budget": b}, "it must be a size") for b in ("nan%", "inf%", "-5%", -1, "1e400", "")),
+        ({"budget": "2,000"}, "option budget is '2,000'; it must hold no comma"),
         ({"budget": "x%"}, "it must be a size as 2GB, or a share as 50%"),
     ],
 )
 def test_options_that_cannot_be(options, text):
     with pytest.raises(ArgumentError, match=text):
         memory("static", **options).__enter__()
+
+
+@pytest.mark.parametrize("name", [None, 3, ""])
+def test_a_strategy_is_a_name(name):
+    for options in ({}, {"budget": 1}):
+        with pytest.raises(ArgumentError, match=f"memory: strategy is {name!r}; it must be a name"):
+            memory(name, **options).__enter__()
+
+
+def test_an_empty_variable_is_the_default(counts):
+    with debug(memory=""):
+        assert current_strategy() == "static" and float((ones(2, 2) * 2).sum()) == 8
 
 
 # Limits.

@@ -216,11 +216,23 @@ constexpr std::array<TileFunction, sizeof...(R)> tile_functions(std::index_seque
 
 // Makes a tile of 1 .. kRows rows.
 template <Left left = Left::kRows, Right right = Right::kPacked>
-inline void run_tile(const Tile& tile, int64_t rows) {
+void run_tile(const Tile& tile, int64_t rows) {
   static constexpr auto narrow = tile_functions<1, left, right>(std::make_index_sequence<kRows>());
   static constexpr auto wide = tile_functions<kVectors, left, right>(std::make_index_sequence<kRows>());
   (tile.columns <= kWidth ? narrow : wide)[static_cast<size_t>(rows - 1)](tile);
 }
+
+// The forms in use. One source of a library defines MGE_TILES before it includes this, and compiles them for all.
+#ifdef MGE_TILES
+#define MGE_TILE_FORM template
+#else
+#define MGE_TILE_FORM extern template
+#endif
+MGE_TILE_FORM void run_tile<Left::kRows, Right::kPacked>(const Tile&, int64_t);
+MGE_TILE_FORM void run_tile<Left::kColumns, Right::kPacked>(const Tile&, int64_t);
+MGE_TILE_FORM void run_tile<Left::kPacked, Right::kPacked>(const Tile&, int64_t);
+MGE_TILE_FORM void run_tile<Left::kColumns, Right::kRows>(const Tile&, int64_t);
+#undef MGE_TILE_FORM
 
 // A plain product: one tap, nothing added.
 inline Tile plain_tile() {

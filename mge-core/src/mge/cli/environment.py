@@ -23,6 +23,7 @@ from .. import threads
 from ..debug import VARIABLES, debug
 from ..device import BACKENDS, as_device, default_device
 from ..errors import MgeError
+from ..registry import facts_of
 from .options import show_bytes, table
 
 PACKAGES = ("numpy", "ml_dtypes", "safetensors", "pluggy", "entrypoints", "tqdm", "scikit-learn")
@@ -113,10 +114,9 @@ def _devices() -> list[dict[str, Any]]:
     devices = []
     for name, backend in BACKENDS.items():
         reason = backend.probe()
-        count = len(backend.devices()) if reason is None else 0
-        devices.append(
-            {"type": name, "count": count, "priority": backend.priority, "reason": reason}
-        )
+        names, priority = facts_of(backend)
+        count = len(names) if reason is None else 0
+        devices.append({"type": name, "count": count, "priority": priority, "reason": reason})
     return devices
 
 

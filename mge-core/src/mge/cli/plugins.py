@@ -250,8 +250,9 @@ def _offered(plugin: Plugin) -> dict[str, Any]:
     if made is None:
         return {}
     if plugin.kind == "backend":
-        devices = [f"{plugin.name}:{i} {d}" for i, d in enumerate(made.devices())]
-        return {"devices": devices, "priority": made.priority}
+        names, priority = registry.facts_of(made)
+        devices = [f"{plugin.name}:{i} {name}" for i, name in enumerate(names)]
+        return {"devices": devices, "priority": priority}
     if plugin.kind == "ops":
         return {"ops": sorted(n for n in OPS if n.startswith(f"{plugin.name}::"))}
     if plugin.kind == "hooks":

@@ -6,7 +6,7 @@ After ``refdevice``; before ``schedule``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..debug import debug
 from ..discovery import first_line
@@ -64,11 +64,19 @@ def _offered(graph: Graph) -> Iterator[tuple[str, Callable[[Graph], Graph]]]:
     """Yield the passes that devices of a graph, and plugins, have for it."""
     for device in sorted({n.sig.device for n in graph.nodes}, key=str):
         level = 0 if debug.deterministic or device.type == "ref" else 1
-        for name, function in getattr(device.backend, "passes", tuple)():
-            yield f"{device.type}:{name}", function
+        yield from _named(device.type, getattr(device.backend, "passes", tuple))
         for plugin, passes in call_hooks("mge_graph_passes", device=device, level=level):
-            for name, function in passes:
-                yield f"{plugin.name}:{name}", function
+            yield from _named(plugin.name, passes.copy)
+
+
+def _named(owner: str, passes: Callable[[], Iterable]) -> list[tuple[str, Callable]]:
+    """Return passes with their owner in their names; where it offers no such thing, none and a warning line."""
+    try:
+        return [(f"{owner}:{name}", function) for name, function in passes()]
+    except Exception as error:
+        text = f"{type(error).__name__}: {first_line(error)}"
+        debug.once(f'passes() of plugin "{owner}" was left out: {text}')
+        return []
 
 
 def _run_offered(name: str, function: Callable[[Graph], Graph], graph: Graph) -> Graph:

@@ -21,9 +21,8 @@ def placement(graph: Graph) -> dict[str, Any]:
     compiled: list[dict[str, Any]] = []
 
     def add(device: Any, **amounts: int) -> None:
-        entry = devices.setdefault(
-            str(device), {"nodes": 0, "islands": 0, "bytes_in": 0, "bytes_out": 0}
-        )
+        new = {"nodes": 0, "islands": 0, "bytes_in": 0, "bytes_out": 0}
+        entry = devices.setdefault(str(device), new)
         for name, amount in amounts.items():
             entry[name] += amount
 
@@ -65,7 +64,7 @@ def summary(placements: list[dict[str, Any]]) -> str:
     refused = [r for p in placements for r in p["refused"]]
     count = sum(r["count"] for r in refused)
     total = sum(n for p in placements for n in p["nodes"].values())
-    ops = ", ".join(f"{r['op']} x{r['count']} ({r['reason']})" for r in refused)
+    ops = ", ".join(f"{r['op']} x{r['count']} ({r['reason'][:100]})" for r in refused)
     where = " and ".join(sorted({r["device"] for r in refused}))
     return (
         f"{count} of {total} ops ({placements[0]['copied_bytes']:,} bytes copied a run) run on ref instead of "

@@ -110,7 +110,30 @@ def hangs(inputs, outputs):
     np.add(*inputs, out=outputs[0])
 
 
+def wrong_from_129(inputs, outputs):
+    np.add(*inputs, out=outputs[0])
+    outputs[0].reshape(-1)[128:] += 1
+
+
+def wrong_at_the_last(inputs, outputs):
+    np.tanh(inputs[0], out=outputs[0])
+    if outputs[0].size > 16384:
+        outputs[0].reshape(-1)[-1] += 1
+
+
+def wrong_in_large_matmuls(inputs, outputs, transpose_a=False, transpose_b=False):
+    x, y = inputs
+    x = np.swapaxes(x, -1, -2) if transpose_a else x
+    y = np.swapaxes(y, -1, -2) if transpose_b else y
+    np.matmul(x, y, out=outputs[0])
+    if max(*x.shape, *y.shape) >= 9:
+        outputs[0][..., 8:, :] = 0
+
+
 planted("bad_dtype", function=wrong_on_float16)
+planted("bad_tail", function=wrong_from_129)
+planted("bad_last", "tanh", function=wrong_at_the_last)
+planted("bad_tile", "matmul", function=wrong_in_large_matmuls)
 planted("bad_in_place", function=wrong_in_place)
 planted("bad_alignment", function=wants_aligned_inputs)
 planted("bad_past", function=writes_past)
@@ -154,7 +177,6 @@ class bad_supports(Good):
 
 class bad_methods(Good):
     name = "bad_methods"
-    priority = "high"
 
     def supports(self, use):
         return "no kernel"
