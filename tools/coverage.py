@@ -219,7 +219,7 @@ def op_rows() -> list[str]:
     from mge.op import OPS
 
     rows = []
-    for name, op in sorted(OPS.items()):
+    for name, op in sorted((n, o) for n, o in OPS.items() if "::" not in n):  # the core's own
         samples = (
             0 if op._samples is None else sum(1 for _ in op._samples(np.random.default_rng(0)))
         )

@@ -120,12 +120,15 @@ def here(tmp_path, monkeypatch):
     default, seen = list(device._default), debug.seen
     debug.seen = set()
     mge.sync()
+    for name in set(device.BACKENDS) - {"ref"}:  # loaded by another test
+        del device.BACKENDS[name]
     forget()
     yield Site(tmp_path)
     mge.sync()
     for table, before in known:
         for name in set(table) - set(before):
             del table[name]
+        table.update(before)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
