@@ -20,11 +20,7 @@ void add_chain(mge::Kernels& kernels) {
   const auto make = [](const mge::Use& use) -> mge::Function {
     auto chain = std::make_shared<mge::cpu::Chain>(use.text("program"));
     return [chain](const mge::Run& run) {
-      std::vector<const void*> inputs;
-      std::vector<void*> outputs;
-      for (size_t i = 0; i < run.use.inputs.size(); ++i) inputs.push_back(run.inputs[i]->data);
-      for (size_t i = 0; i < run.use.outputs.size(); ++i) outputs.push_back(run.outputs[i]->data);
-      chain->run(inputs.data(), outputs.data(), static_cast<float*>(run.workspace), mge_host->thread_count);
+      chain->run(run.inputs, run.outputs, static_cast<float*>(run.workspace), mge_host->thread_count);
     };
   };
   const auto pairs = [](const mge::Use& use) { return mge::cpu::Chain(use.text("program")).inplace(); };

@@ -17,10 +17,9 @@ from mge.debug import debug
 from mge.discovery import discover
 from mge.op import OPS
 from mge.plugin import Backend
+from tests.core.plugins.installed import REAL
 
 SOURCE = Path(mge.__file__).parents[1]
-# The plugins that are installed here are none of these tests' business; "mge-toy" is what fake ones are called.
-REAL = sorted({e.package for e in discover().entries} - {"mge-toy"})
 
 TOY = """
     import numpy as np

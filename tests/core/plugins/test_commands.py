@@ -6,11 +6,7 @@ import json
 import pytest
 
 from mge.cli.doctor import satisfies
-from mge.discovery import discover
-
-REAL = {e.package for e in discover().entries} - {
-    "mge-toy"
-}  # what is installed here is not asked about
+from tests.core.plugins.installed import REAL
 
 
 def states(facts):

@@ -44,7 +44,7 @@ class Chain {
   }
 
   // Runs it. `scratch` holds as many floats as scratch() says, for each of `workers` threads.
-  void run(const void* const* inputs, void* const* outputs, float* scratch, int workers) const {
+  void run(const MgeTensor* const* inputs, MgeTensor* const* outputs, float* scratch, int workers) const {
     if (!rows_ || !width_) return;
     const int64_t column_blocks = ceil_div(width_, block_columns_);
     const int64_t count = ceil_div(rows_, block_rows_) * column_blocks;
@@ -277,13 +277,13 @@ class Chain {
 
   // ---- Running ----
 
-  void repeat_columns(const void* const* inputs, float* scratch) const {
+  void repeat_columns(const MgeTensor* const* inputs, float* scratch) const {
     for (const auto& [input, at] : repeated_)
       for (int64_t r = 0; r < block_rows_; ++r)
-        std::memcpy(scratch + at + r * width_, inputs[input], static_cast<size_t>(width_) * sizeof(float));
+        std::memcpy(scratch + at + r * width_, inputs[input]->data, static_cast<size_t>(width_) * sizeof(float));
   }
 
-  void run_block(const void* const* inputs, void* const* outputs, float* scratch, int64_t row, int64_t rows,
+  void run_block(const MgeTensor* const* inputs, MgeTensor* const* outputs, float* scratch, int64_t row, int64_t rows,
                  int64_t column, int64_t columns) const {
     for (const Step& s : steps_) {
       const float* operands[4];
@@ -308,19 +308,23 @@ class Chain {
     return value.kind == kFull || value.home == kColumns ? columns : value.kind == kRow;
   }
 
-  const float* at(const Value& value, const void* const* inputs, void* const* outputs, float* scratch, int64_t row,
-                  int64_t column) const {
+  // Truth values are one byte each.
+  static const float* at_offset(const Value& value, const void* data, int64_t offset) {
+    const auto* bytes = static_cast<const char*>(data);
+    return reinterpret_cast<const float*>(bytes + offset * (value.is_bool ? 1 : static_cast<int64_t>(sizeof(float))));
+  }
+
+  const float* at(const Value& value, const MgeTensor* const* inputs, MgeTensor* const* outputs, float* scratch,
+                  int64_t row, int64_t column) const {
     const int64_t offset = value.kind == kFull     ? row * width_ + column
                            : value.kind == kRow    ? row
                            : value.kind == kColumn ? column
                                                    : 0;
     switch (value.home) {
       case kInput:
-        return value.is_bool ? reinterpret_cast<const float*>(static_cast<const char*>(inputs[value.index]) + offset)
-                             : static_cast<const float*>(inputs[value.index]) + offset;
+        return at_offset(value, inputs[value.index]->data, offset);
       case kOutput:
-        return value.is_bool ? reinterpret_cast<float*>(static_cast<char*>(outputs[value.index]) + offset)
-                             : static_cast<float*>(outputs[value.index]) + offset;
+        return at_offset(value, outputs[value.index]->data, offset);
       case kSlot:
         return scratch + columns_ + value.index * block();
       case kColumns:

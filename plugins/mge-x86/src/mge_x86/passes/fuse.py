@@ -45,10 +45,6 @@ class Unit:
         self.shape: tuple[int, ...] | None = None
         self.cuts: set[int] = set()
 
-    def kind(self, node: Node) -> str:
-        """Return whether one of its values is full, or a row's number."""
-        return "full" if node.type.shape == self.shape else "row"
-
 
 def kind_of(shape: tuple[int, ...], whole: tuple[int, ...], cut: int) -> str | None:
     """Return what a value that broadcasts to ``whole`` is in a loop over it: full, row, column, scalar, or None."""
