@@ -12,10 +12,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from . import graph as graph_module
 from .debug import debug
 from .device import free_bytes, memory_limit
 from .execute import execute
 from .graph import Graph, Node
+from .memory import current_strategy
 from .passes import optimise
 from .passes.offload import offload
 from .passes.placement import report
@@ -286,8 +288,16 @@ def compile_graph(
     return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
 
 
+def _memory_of(graph: Graph, strategy: str) -> dict[str, Any]:
+    """Return what ``Graph.memory`` describes."""
+    wanted = tuple(range(len(graph.outputs)))
+    made = compile_graph(graph, graph.key[:-1], wanted, (), strategy or current_strategy())
+    return made.plan.memory_report()
+
+
 def show(stages: list[tuple[str, Graph]], plan: Plan, prologue: Plan | None) -> None:
     """Put a plan on the page of ``MGE_VIEW``. Set by mge/__init__.py."""
 
 
+graph_module.memory_of = _memory_of
 PLANS = PlanCache()

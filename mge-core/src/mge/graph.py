@@ -334,12 +334,40 @@ class Graph:
         """
         return placement_of(self)
 
+    def memory(self, strategy: str = "") -> dict[str, Any]:
+        """Return the memory that a plan of this graph takes, predicted: nothing runs.
+
+        Parameters
+        ----------
+        strategy : str
+            As ``mge.memory`` takes it, with options as in ``"sublinear:budget=2GB"``; that of the context if empty.
+
+        Returns
+        -------
+        dict
+            ``strategy``; ``peak_bytes``: the sum of ``arena_bytes``, ``workspace_bytes`` (scratch of kernels) and
+            ``result_bytes``. Inputs and constants are not in it.
+            ``live_bytes``: by step, arena and results; ``peak_step``: where they are most.
+            ``live_at_peak``: what is live there, largest first, a list of dicts: ``bytes``, ``value`` (type, op and
+            the user's line), ``from`` and ``to`` (its first and last step).
+
+        Raises
+        ------
+        OutOfMemory
+            The strategy finds no plan in its budget.
+        """
+        return memory_of(self, strategy)
+
     def __repr__(self) -> str:
         return f"<graph of {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
 
 
 def placement_of(graph: Graph) -> Any:
     """Return where the ops of a graph run. Set by passes/placement.py."""
+
+
+def memory_of(graph: Graph, strategy: str) -> Any:
+    """Return the memory of a graph's plan. Set by cache.py."""
 
 
 # Leaves.

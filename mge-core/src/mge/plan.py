@@ -211,6 +211,26 @@ class Plan:
         live = [*self.memory.live_bytes, *[0] * (len(self.steps) - len(self.memory.live_bytes))]
         return [b + self.result_bytes for b in live]
 
+    def memory_report(self) -> dict[str, Any]:
+        """Return what ``Graph.memory`` describes."""
+        live = self.timeline()
+        peak = live.index(max(live)) if live else 0
+        held = [
+            {"bytes": s.nbytes, "value": s.label, "from": s.start, "to": end}
+            for s, end in zip(self.storages, self._ends())
+            if s.kind == "result" or (s.kind == "arena" and s.start <= peak <= end)
+        ]
+        return {
+            "strategy": self.strategy,
+            "peak_bytes": self.peak_bytes,
+            "arena_bytes": self.memory.arena_bytes,
+            "workspace_bytes": self.workspace_bytes,
+            "result_bytes": self.result_bytes,
+            "live_bytes": live,
+            "peak_step": peak,
+            "live_at_peak": sorted(held, key=lambda v: -v["bytes"]),
+        }
+
     def __str__(self) -> str:
         """The plan as text: one line a step with kernel, stream and memory; compared by the golden tests."""
         lines = [

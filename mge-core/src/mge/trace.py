@@ -442,13 +442,26 @@ class trace:
         TraceError
             The function has not run as a plan of its own.
         """
+        return self._last_plan("placement").placement()
+
+    def memory_report(self) -> dict[str, Any]:
+        """Return the memory of the plan of the last run, as ``Graph.memory`` describes it.
+
+        Raises
+        ------
+        TraceError
+            The function has not run as a plan of its own.
+        """
+        return self._last_plan("memory").plan.memory_report()
+
+    def _last_plan(self, what: str) -> Any:
         plans = list(self.last.plans.values()) if self.last is not None else []
         if not plans:
             raise TraceError(
-                f"trace of {self.__name__}: placement is known once it has run as a plan",
+                f"trace of {self.__name__}: {what} is known once it has run as a plan",
                 hint="call it first, outside a GradManager",
             ).add_place(user_place())
-        return plans[-1].placement()
+        return plans[-1]
 
     def get_profile(self) -> list[dict[str, Any]]:
         """Return op, nanoseconds and line of each step of the last profiled run."""

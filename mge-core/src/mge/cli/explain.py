@@ -31,6 +31,7 @@ from .options import at_least, show_bytes, table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 64  # marks in the picture of memory over time
+_LARGEST = 8  # values that are shown of those that are live at the peak
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,19 +165,14 @@ def explain_plan(plan: Plan, prologue: Plan | None = None) -> dict[str, Any]:
     nodes = _nodes(plan)
     if prologue is not None:
         nodes = [{**n, "step": None, "part": "prologue"} for n in _nodes(prologue)] + nodes
-    live = plan.timeline()
+    memory = plan.memory_report()
     return {
         "device": str(plan.device),
-        "strategy": plan.strategy,
         "steps": len(plan.steps),
         "nodes": nodes,
         "placement": plan.graph.placement(),
-        "peak_bytes": plan.peak_bytes,
-        "arena_bytes": plan.memory.arena_bytes,
-        "result_bytes": plan.result_bytes,
-        "peak_step": live.index(max(live)) if live else None,
-        "live_bytes": live,
-        "largest": [{"bytes": nbytes, "value": label} for nbytes, label in plan.largest(3)],
+        **memory,
+        "live_at_peak": memory["live_at_peak"][:_LARGEST],
     }
 
 
@@ -238,14 +234,15 @@ def text_of(facts: dict[str, Any]) -> str:
         lines.append("pro: the prologue, computed once for each version of the weights")
     lines.append(
         f"peak {show_bytes(facts['peak_bytes'])}: arena {show_bytes(facts['arena_bytes'])}, "
+        f"scratch {show_bytes(facts['workspace_bytes'])}, "
         f"results {show_bytes(facts['result_bytes'])}; strategy {facts['strategy']}"
     )
     if facts["live_bytes"]:
         picture = _picture(facts["live_bytes"])
         lines.append(
-            f"memory over {facts['steps']} steps  {picture}  most at step {facts['peak_step']}"
+            f"memory over {facts['steps']} steps  {picture}  most at step {facts['peak_step']}; live there:"
         )
-    lines += [f"  {show_bytes(v['bytes']):>10}  {v['value']}" for v in facts["largest"]]
+    lines += [f"  {show_bytes(v['bytes']):>10}  {v['value']}" for v in facts["live_at_peak"]]
     return "\n".join(lines)
 
 
