@@ -113,6 +113,25 @@ def test_a_path_through_another_op_splits_a_loop():
     assert len(found) == 2 and graph.nodes
 
 
+def test_what_is_not_fused_keeps_its_place():
+    """The gradient of a weight is not put off until its update: it would keep two images alive."""
+
+    def step():
+        x, w, v = draw(8, 4), draw(4, 4, seed=1), draw(4, 4, seed=2)
+        loop = F.exp(x @ w) * 2.0
+        first = F.matmul(x, loop, transpose_a=True)  # read last of all
+        last = F.tanh(F.relu(loop @ v))
+        return last, first
+
+    graph = fused(step)[1]
+    names = [n.sig.op.name.removeprefix("x86::") for n in graph.nodes]
+    products = [i for i, name in enumerate(names) if name in ("matmul", "linear")]
+    loops_at = [i for i, name in enumerate(names) if name == "chain"]
+    assert len(products) == 3 and len(loops_at) == 2
+    assert loops_at[0] < products[1] < products[2] < loops_at[1]
+    assert [dict(graph.nodes[i].sig.attrs).get("transpose_a", False) for i in products][1:] == [True, False]
+
+
 def test_a_row_that_broadcasts_as_a_column_is_no_row():
     x = draw(5, 5)
     found, _ = fused(lambda: [x * 2.0 - F.sum(x * 2.0, axis=1)])  # (5,) lies along the columns

@@ -186,7 +186,8 @@ def fuse(graph: Graph) -> Graph:
             _emit(thing, units, readers, build, new)
         elif thing in readers:
             new[thing] = with_inputs(thing, tuple(new[i] for i in thing.inputs))
-    return collect(graph.inputs, [new[o] for o in graph.outputs])
+            build.made.append(new[thing])
+    return collect(graph.inputs, [new[o] for o in graph.outputs], build.made)
 
 
 def _readers(graph: Graph, units: _Units, loops: set[Unit]) -> dict[Node, set[Unit | None]]:
