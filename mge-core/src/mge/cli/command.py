@@ -19,7 +19,7 @@ from ..errors import ArgumentError, DeviceError, FileFormatError, MgeError, Plug
 from ..registry import call_hooks
 from ..threads import limit_threads
 from . import compile as compile_
-from . import demo, doctor, environment, explain, infer, new_backend, plugins
+from . import demo, doctor, environment, explain, infer, memory, new_backend, plugins, tune
 
 # What a user mends by another command line.
 USAGE = (
@@ -52,11 +52,15 @@ COMMANDS: dict[str, Command] = {
         "print versions, devices and settings", environment.add_arguments, environment.run
     ),
     "explain": Command("say how a model would run", explain.add_arguments, explain.run),
+    "memory": Command(
+        "print peak against time under memory strategies", memory.add_arguments, memory.run
+    ),
     "new-backend": Command(
         "write a plugin for a device", new_backend.add_arguments, new_backend.run
     ),
     "plugins": Command("say which plugins work, and why not", plugins.add_arguments, plugins.run),
     "run": Command("run a model file over an array", infer.add_arguments, infer.run),
+    "tune": Command("choose a model's algorithms by their times", tune.add_arguments, tune.run),
 }
 
 

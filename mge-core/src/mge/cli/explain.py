@@ -7,27 +7,18 @@ Before ``command``.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import runpy
-import sys
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..cache import compile_graph
-from ..debug import debug
-from ..device import set_default_device
 from ..errors import ArgumentError
-from ..execute import WATCHERS
 from ..graph import GET, Graph
 from ..memory import current_strategy
 from ..modelfile import LoadedModel, load_model
 from ..plan import Plan
-from ..run import sync
 from ..schedule import is_view
-from ..view import VIEW
 from .options import at_least, show_bytes, table
+from .script import plans_of
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 64  # marks in the picture of memory over time
@@ -100,45 +91,15 @@ def _graph(model: LoadedModel, batch: int | None) -> Graph:
     return model._graph_at(batch)
 
 
-@contextlib.contextmanager
-def _collecting() -> Iterator[list[dict[str, Any]]]:
-    """Take in, in place of the view, what is compiled inside the block."""
-    found: list[dict[str, Any]] = []
-
-    def collect(stages: Sequence[tuple[str, Graph]], plan: Plan, prologue: Plan | None) -> None:
-        found.append({"recorded_nodes": len(stages[0][1].nodes), **explain_plan(plan, prologue)})
-
-    watchers = list(WATCHERS)
-    VIEW.collector = collect
-    try:
-        with debug(view=os.devnull):
-            yield found
-    finally:
-        VIEW.collector = None
-        WATCHERS[:] = watchers
-
-
 def _explain_script(arguments: argparse.Namespace) -> int:
     if arguments.batch:
         raise ArgumentError("explain: --batch is for model files; a script makes its own batches")
-    if not os.path.isfile(arguments.model):
-        raise FileNotFoundError(2, "No such file", arguments.model)
-    if arguments.device:
-        set_default_device(arguments.device)
-    words, path = sys.argv, list(sys.path)
-    sys.argv = [arguments.model, *arguments.words]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.model)))
-    try:
-        with _collecting() as found, contextlib.redirect_stdout(sys.stderr):
-            try:
-                runpy.run_path(arguments.model, run_name="__main__")
-                sync()
-            except SystemExit as done:
-                if done.code not in (None, 0):
-                    print(f"mge explain: {arguments.model} ended with {done.code}", file=sys.stderr)
-                    return 1
-    finally:
-        sys.argv, sys.path[:] = words, path
+    plans = plans_of("explain", arguments.model, arguments.words, arguments.device)
+    if plans is None:
+        return 1
+    found = [
+        {"recorded_nodes": len(p.recorded.nodes), **explain_plan(p.plan, p.prologue)} for p in plans
+    ]
     if arguments.json:
         print(json.dumps({"script": arguments.model, "plans": found}))
         return 0
