@@ -6,9 +6,13 @@
 
 namespace mge {
 
-size_t MemoryPool::rounded(size_t nbytes) {
+size_t MemoryPool::in_lines(size_t nbytes) {
   size_t lines = nbytes / ALIGNMENT + (nbytes % ALIGNMENT != 0);
-  if (lines == 0) lines = 1;
+  return (lines ? lines : 1) * ALIGNMENT;
+}
+
+size_t MemoryPool::rounded(size_t nbytes) {
+  size_t lines = in_lines(nbytes) / ALIGNMENT;
   int bits = 0;
   for (size_t rest = lines; rest; rest >>= 1) ++bits;
   size_t step = bits > 4 ? size_t{1} << (bits - 4) : 1;

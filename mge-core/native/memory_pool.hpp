@@ -42,11 +42,14 @@ class MemoryPool {
   // The size of the block for a request: whole lines, in steps of at most an eighth of the size.
   static size_t rounded(size_t nbytes);
 
+  // The size of an arena, which is no larger than its plan: whole lines.
+  static size_t in_lines(size_t nbytes);
+
   // MGE_OUT_OF_MEMORY says what was asked for, what is in use, and the limit. Never NULL on MGE_OK.
   int take(size_t nbytes, void** out, MgeError* error);
   // When no work that uses the block is pending.
   void give(void* memory, size_t nbytes);
-  // A block that is neither cached nor counted, as for an arena; `nbytes` is what `rounded` gave. Goes back by
+  // A block that is neither cached nor counted, as for an arena; `nbytes` is what `in_lines` gave. Goes back by
   // RawMemory::free. What is cached is given up for it.
   int allocate(size_t nbytes, void** out, MgeError* error);
   // Gives cached blocks back to the device.

@@ -33,7 +33,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   void* take(uint64_t nbytes) {
-    size_t rounded = MemoryPool::rounded(std::max<uint64_t>(nbytes, 1));
+    size_t rounded = MemoryPool::in_lines(nbytes);
     MgeError error = no_error();
     void* memory = nullptr;
     if (raw_.allocate(rounded, &memory, &error) != MGE_OK)

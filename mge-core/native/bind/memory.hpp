@@ -55,7 +55,7 @@ class DevicePool : public std::enable_shared_from_this<DevicePool> {
   py::tuple wrap(size_t nbytes, bool is_pooled) {
     void* memory = nullptr;
     MgeError error = no_error();
-    size_t size = MemoryPool::rounded(nbytes);
+    size_t size = is_pooled ? MemoryPool::rounded(nbytes) : MemoryPool::in_lines(nbytes);
     int status = is_pooled ? pool_.take(nbytes, &memory, &error) : pool_.allocate(size, &memory, &error);
     if (status != MGE_OK) return py::make_tuple(py::none(), py::make_tuple(status, std::string(error.message)));
     auto block = std::make_unique<Block>(shared_from_this(), memory, size, is_pooled);

@@ -173,6 +173,12 @@ def test_memory_comes_from_the_library_and_goes_back(native_device):
     assert mge.get_max_allocated_memory(device) == device.pool.in_use_bytes
 
 
+def test_an_arena_takes_what_its_plan_says_and_no_more(probe):
+    pool = NativePool(probe.handle, 0, "probe:0", True)
+    for nbytes, lines in [(1, 64), (64, 64), (1_000_000, 1_000_000), (5_000_001, 5_000_064)]:
+        assert pool.allocate(nbytes).nbytes == lines
+
+
 def test_the_pool_caches_counts_and_limits(probe):
     pool = NativePool(probe.handle, 0, "probe:0", True)
     blocks = [pool.take(n) for n in (0, 1, 1000, 100_000)]
