@@ -1,8 +1,8 @@
 """Winograd's and depthwise convolutions and the gradients of device x86, as shares of what one core can do.
 
-In: nothing; it needs mge-x86, and a C++ compiler to measure the roof. Out: a line a shape: time, GFLOP/s, share.
+In: nothing; it needs mge-x86. Out: a line a shape: time, GFLOP/s, share.
 
-    python bench/conv.py [--json] [--only winograd4] [--rounds 40] [--threads 1] [--roof 265]
+    python bench/conv.py [--json] [--only winograd4] [--rounds 40] [--threads 1]
 
 FLOPs are those of the sum of products, so Winograd's may exceed the roof. Weights are packed beforehand, except in the
 rows "pack". Depthwise is bound by the caches: its GB/s count each image once.

@@ -1,12 +1,13 @@
 """Matrix products and direct convolutions of device x86, as shares of what one core can do.
 
-In: nothing; it needs mge-x86, and a C++ compiler to measure the roof. Out: a line a shape: time, GFLOP/s, share.
+In: nothing; it needs mge-x86. Out: a line a shape: time, GFLOP/s, share.
 
-    python bench/gemm.py [--json] [--only 512] [--rounds 40] [--threads 1] [--roof 265]
+    python bench/gemm.py [--json] [--only 512] [--rounds 40] [--threads 1]
 
-The roof is the fused multiply-adds of one core times the threads (fma.cc, at the level of the instruction set that
-MGE_X86_ISA chose). With one thread the figures are CPU time, the best of the rounds, since other processes may use the
-machine. "linear" has its right side packed beforehand; a vector times a matrix is bound by memory: see its GB/s.
+The roof is the fused multiply-adds of one core times the threads, as the device measures it (at the level of the
+instruction set that MGE_X86_ISA chose). With one thread the figures are CPU time, the best of the rounds, since other
+processes may use the machine. "linear" has its right side packed beforehand; a vector times a matrix is bound by
+memory: see its GB/s.
 """
 
 from __future__ import annotations
@@ -14,20 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 
 import numpy as np
-from kernels import best
+from kernels import seconds
 
-FLAGS = {
-    "sse4": ["-march=x86-64-v2"],
-    "avx2": ["-march=x86-64-v3"],
-    "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
-}
 SQUARES = [(n, n, n) for n in (64, 128, 256, 512, 1024, 2048)]
 PRODUCTS = [(1, 4096, 4096), (1, 512, 784), (8, 512, 784), (64, 512, 784), (64, 512, 512), (64, 10, 512),
             (3136, 64, 256), (3136, 256, 64), (784, 128, 512), (196, 1024, 256), (49, 512, 2048),
@@ -38,31 +30,6 @@ CONVOLUTIONS = [(1, 64, 64, 56, 3, 1), (1, 128, 128, 28, 3, 1), (1, 256, 256, 14
                 (1, 3, 32, 224, 3, 2), (1, 64, 256, 56, 1, 1), (1, 256, 64, 56, 1, 1), (1, 1024, 256, 14, 1, 1),
                 (1, 2048, 512, 7, 1, 1), (1, 256, 512, 56, 1, 2), (128, 16, 16, 32, 3, 1),
                 (64, 6, 16, 14, 5, 1)]  # fmt: skip
-
-
-def roof(isa: str) -> float | None:
-    """Return the fused multiply-adds of one core in GFLOP/s, or None without a compiler."""
-    import mge
-
-    include = Path(mge.get_include())
-    flags = FLAGS.get(isa, FLAGS["avx512"])
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "fma"
-        command = [
-            "c++",
-            "-std=c++17",
-            "-O3",
-            *flags,
-            f"-I{include}",
-            str(Path(__file__).with_name("fma.cc")),
-        ]
-        try:
-            subprocess.run([*command, "-o", program], check=True, capture_output=True)
-            return float(
-                subprocess.run([program], check=True, capture_output=True, text=True).stdout
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return None
 
 
 def rows(rng: np.random.Generator) -> list[tuple]:
@@ -104,23 +71,11 @@ def rows(rng: np.random.Generator) -> list[tuple]:
 
 def measure(only: str | None, rounds: int, threads: int, rows=rows) -> list[dict]:
     """Return a record for each shape."""
-    from mge.buffer import aligned_bytes
-    from mge.device import as_device
-    from mge.op import OPS
-    from mge.testing.cases import admit, kernel_inputs
-
-    device = as_device("x86:0")
-    clock = time.process_time if threads == 1 else time.perf_counter
     records = []
     for label, op, arrays, attrs, flops, nbytes in rows(np.random.default_rng(0)):
         if only and only not in label:
             continue
-        variant = admit(OPS[op], "", arrays, attrs, device)
-        kernel, inputs = device.kernel(variant.sig), kernel_inputs(variant)
-        out = [
-            aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types
-        ]
-        taken = best(lambda k=kernel, i=inputs, o=out: k(i, o), rounds, clock)
+        taken, _ = seconds(op, arrays, attrs, rounds, threads)
         record = {"shape": label, "us": taken * 1e6, "gflops": flops / taken / 1e9}
         if nbytes and (arrays[0].ndim != 2 or len(arrays[0]) == 1):
             record["gbs"] = nbytes / taken / 1e9
@@ -135,7 +90,6 @@ def main(rows=rows, description: str = __doc__) -> int:
     parser.add_argument("--only", help="shapes whose label contains this")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--roof", type=float, help="GFLOP/s of one core, instead of measuring it")
     options = parser.parse_args()
     os.environ["MGE_THREADS"] = str(options.threads)  # read when mge loads
     from mge.device import as_device
@@ -146,22 +100,17 @@ def main(rows=rows, description: str = __doc__) -> int:
     except (DeviceError, PluginError) as error:
         print(f"skipped: {str(error).splitlines()[0]}")
         return 0
-    isa = backend.capabilities(0)["isa"]
-    core = options.roof or roof(isa)
-    most = core * options.threads if core else None
+    most = backend.roof(0)[0] / 1e9
     records = measure(options.only, options.rounds, options.threads, rows)
     for record in records:
-        record["share"] = record["gflops"] / most if most else None
+        record["share"] = record["gflops"] / most
     if options.json:
-        json.dump(
-            {"isa": isa, "threads": options.threads, "roof": most, "shapes": records}, sys.stdout
-        )
+        facts = {"isa": backend.capabilities(0)["isa"], "threads": options.threads, "roof": most}
+        json.dump({**facts, "shapes": records}, sys.stdout)
         return 0
-    print(
-        f"{backend.devices()[0]}, {options.threads} thread(s); roof {f'{most:.0f} GFLOP/s' if most else 'not measured'}"
-    )
+    print(f"{backend.devices()[0]}, {options.threads} thread(s); roof {most:.0f} GFLOP/s")
     for r in records:
-        share = f"{100 * r['share']:4.0f} %" if most else ""
+        share = f"{100 * r['share']:4.0f} %"
         memory = f"  {r['gbs']:.0f} GB/s" if "gbs" in r else ""
         print(f"{r['shape']:38} {r['us']:10.1f} us {r['gflops']:8.1f} GFLOP/s {share}{memory}")
     return 0

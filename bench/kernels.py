@@ -92,6 +92,25 @@ def best(function, rounds: int, clock) -> float:
     return found
 
 
+def seconds(op: str, arrays: tuple, attrs: dict, rounds: int, threads: int) -> tuple[float, tuple]:
+    """Return the seconds of one use of an op on device x86, and the arrays that its kernel reads and writes."""
+    from mge.buffer import aligned_bytes
+    from mge.device import as_device
+    from mge.op import OPS
+    from mge.testing.cases import admit, kernel_inputs
+
+    device = as_device("x86:0")
+    variant = admit(OPS[op], "", arrays, attrs, device)
+    kernel, inputs = device.kernel(variant.sig), kernel_inputs(variant)
+    out = [aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types]
+    return best(lambda: kernel(inputs, out), rounds, clock_for(threads)), (inputs, out)
+
+
+def clock_for(threads: int):
+    """Return the clock of work on so many threads."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
 def copy_seconds(nbytes: int, rounds: int, clock) -> float:
     """Return the seconds of copying half of so many bytes to the other half."""
     from_, to = np.ones(nbytes // 8, np.float32), np.ones(nbytes // 8, np.float32)
@@ -100,27 +119,17 @@ def copy_seconds(nbytes: int, rounds: int, clock) -> float:
 
 def measure(only: str | None, rounds: int, threads: int) -> list[dict]:
     """Return a record for each kernel."""
-    from mge.buffer import aligned_bytes
-    from mge.device import as_device
     from mge.dtype import as_dtype
-    from mge.op import OPS
-    from mge.testing.cases import admit, kernel_inputs
 
-    device = as_device("x86:0")
-    clock = time.process_time if threads == 1 else time.perf_counter
+    clock = clock_for(threads)
     records = []
     for label, op, arrays, attrs, function in rows(np.random.default_rng(0)):
         if only and only not in label:
             continue
         if "dtype" in attrs:
             attrs = {"dtype": as_dtype(attrs["dtype"])}
-        variant = admit(OPS[op], "", tuple(map(np.asarray, arrays)), attrs, device)
-        kernel, inputs = device.kernel(variant.sig), kernel_inputs(variant)
-        out = [
-            aligned_bytes(t.nbytes).view(t.dtype.dtype).reshape(t.shape) for t in variant.sig.types
-        ]
+        ours, (inputs, out) = seconds(op, tuple(map(np.asarray, arrays)), attrs, rounds, threads)
         nbytes = sum(a.nbytes for a in (*inputs, *out))
-        ours = best(lambda k=kernel, i=inputs, o=out: k(i, o), rounds, clock)
         theirs = best(lambda f=function, i=inputs: f(*i), rounds, clock) if function else None
         record = {"kernel": label, "us": ours * 1e6, "mge": nbytes / ours / 1e9}
         record["numpy"] = nbytes / theirs / 1e9 if theirs else None

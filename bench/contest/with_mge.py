@@ -5,6 +5,7 @@ In: a case. Out: a function that runs it once, and its output or first losses.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -38,11 +39,16 @@ def make(model: str) -> M.Module:
 
 def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], object], Any]:
     """Return a function that runs the case once, and what it gives (logits, or the first losses)."""
+    traced = column == "mge-traced"
+    if zoo.chain(case):
+        return _chain(case)
+    if case.model == "gelu_layer_norm":
+        return _fused(case, traced)
     net = make(case.model)
     x, y = zoo.inputs(case)
     if not case.training:
         net.eval()
-        infer = mge.jit.trace(net.__call__) if column == "mge-traced" else net
+        infer = mge.jit.trace(net.__call__) if traced else net
         data = mge.tensor(x)
         run = lambda: infer(data).numpy()
         for _ in range(3):  # first sight, plan, run
@@ -60,7 +66,67 @@ def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], obj
         optimizer.step().clear_grad()
         return loss
 
-    chosen = mge.jit.trace(step) if column == "mge-traced" else step
+    chosen = mge.jit.trace(step) if traced else step
     losses = [chosen().item() for _ in range(3)]
     chosen().item()
     return lambda: chosen().item(), losses
+
+
+def _chain(case: zoo.Case) -> tuple[Callable[[], object], Any]:
+    """Return the same for a chain of calls, and forward and backward through it."""
+    x = mge.tensor(np.ones((case.batch, case.batch), "float32"))
+    y = mge.tensor(np.eye(case.batch, dtype="float32"))
+    manager = mge.autodiff.GradManager().attach([x])
+    call = {"add": lambda a: a + y, "relu": F.relu, "matmul": lambda a: F.matmul(a, y)}[
+        zoo.chain(case)
+    ]
+
+    def forward() -> Any:
+        a = x
+        for _ in range(zoo.CALLS):
+            a = call(a)
+        return a
+
+    def both() -> Any:
+        with manager:
+            y = forward()
+            manager.backward(y)
+        grad, x.grad = x.grad, None
+        return mge.eval(y, grad)[1]  # PyTorch computes both
+
+    run = both if case.training else lambda: mge.eval(forward())
+    for _ in range(4):
+        output = run()
+    return run, output.numpy()
+
+
+def _fused(case: zoo.Case, traced: bool) -> tuple[Callable[[], object], Any]:
+    """Return the same for gelu(x * a + b) + residual, and a layer norm of it."""
+    given = list(map(mge.tensor, zoo.fused_inputs(case)))
+
+    def function(x: Any, a: Any, b: Any, residual: Any, weight: Any, bias: Any) -> Any:
+        y = F.gelu(x * a + b) + residual
+        return F.layer_norm(y, (zoo.WIDTH,), True, weight, bias)
+
+    chosen = mge.jit.trace(function) if traced else function
+    run = lambda: mge.eval(chosen(*given))
+    for _ in range(4):
+        output = run()
+    return run, output.numpy()
+
+
+def recorded_calls(run: Callable[[], object]) -> int:
+    """Return how many calls one run records, undecorated."""
+    runner = importlib.import_module("mge.run")
+    flush, counts = runner.flush, []
+
+    def counted(recording: Any, only: Any = ()) -> None:
+        counts.append(sum(token.__class__ is tuple for token in recording.tokens))
+        flush(recording, only)
+
+    runner.flush = counted
+    try:
+        run()
+    finally:
+        runner.flush = flush
+    return sum(counts)

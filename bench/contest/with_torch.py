@@ -40,6 +40,10 @@ def make(model: str) -> nn.Module:
 def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], object], Any]:
     """Return a function that runs the case once, and what it gives (logits, or the first losses)."""
     torch.set_num_threads(threads)
+    if zoo.chain(case):
+        return _chain(case)
+    if case.model == "gelu_layer_norm":
+        return _fused(case)
     x, y = map(torch.from_numpy, zoo.inputs(case))
     net = make(case.model).train(case.training)
     if column == "torch-cl":
@@ -74,3 +78,34 @@ def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], obj
 
     losses = [step() for _ in range(3)]
     return step, losses
+
+
+def _chain(case: zoo.Case) -> tuple[Callable[[], object], Any]:
+    """Return the same for a chain of calls, and forward and backward through it."""
+    x = torch.ones(case.batch, case.batch, requires_grad=case.training)
+    y, one = torch.eye(case.batch), torch.ones(case.batch, case.batch)
+    call = {"add": lambda a: a + y, "relu": torch.relu, "matmul": lambda a: a @ y}[zoo.chain(case)]
+
+    def forward() -> Any:
+        a = x
+        for _ in range(zoo.CALLS):
+            a = call(a)
+        return a
+
+    def both() -> Any:
+        x.grad = None
+        forward().backward(one)
+        return x.grad
+
+    run = both if case.training else forward
+    return run, run().numpy()
+
+
+def _fused(case: zoo.Case) -> tuple[Callable[[], object], Any]:
+    """Return the same for gelu(x * a + b) + residual, and a layer norm of it."""
+    x, a, b, residual, weight, bias = map(torch.from_numpy, zoo.fused_inputs(case))
+
+    def run() -> Any:
+        return F.layer_norm(F.gelu(x * a + b) + residual, (zoo.WIDTH,), weight, bias)
+
+    return run, run().numpy()

@@ -59,6 +59,8 @@ def main() -> None:
                     "output": np.asarray(output, "float64").ravel()[:4096].tolist(),
                     "peak_bytes": peak * 1024,
                 }
+                if column == "mge":
+                    answer["calls"] = module.recorded_calls(run)
             else:
                 assert run is not None
                 answer = {"ms": timed(run, command["time"])}

@@ -20,6 +20,7 @@ class Case(NamedTuple):
     Attributes
     ----------
     model : str
+        Or ``chain_add``, ``chain_relu``, ``chain_matmul``: 300 calls on a square; or ``gelu_layer_norm``.
     batch : int
     training : bool
         A step (forward, cross-entropy, backward, SGD with momentum, loss read), or inference.
@@ -33,17 +34,6 @@ class Case(NamedTuple):
         return f"{'train' if self.training else 'infer'}/{self.model}/b{self.batch}"
 
 
-CASES = [
-    *(Case(m, b) for m in ("resnet18", "resnet50") for b in (1, 8)),
-    Case("vgg16", 1),
-    *(Case(m, b) for m in ("mobilenetv2", "vit_tiny") for b in (1, 8)),
-    *(Case(m, b) for m in ("mlp", "lenet") for b in (1, 64)),
-    *(Case(m, 16, True) for m in ("resnet18", "resnet50", "mobilenetv2")),
-    Case("resnet20", 128, True),
-    Case("mlp", 64, True),
-    Case("lenet", 64, True),
-    Case("transformer", 32, True),
-]
 SHAPES = {"mlp": (784,), "lenet": (1, 28, 28), "resnet20": (3, 32, 32), "transformer": (128, 256)}
 CLASSES = {"mlp": 10, "lenet": 10, "resnet20": 10, "transformer": 10}
 
@@ -53,6 +43,22 @@ def inputs(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(case.batch, *SHAPES.get(case.model, (3, 224, 224)))).astype("float32")
     return x, rng.integers(0, CLASSES.get(case.model, 1000), case.batch).astype("int32")
+
+
+CALLS = 300  # of a chain
+WIDTH = 768  # of the fused chain
+
+
+def chain(case: Case) -> str | None:
+    """Return the op of a chain of calls; None for other cases."""
+    return case.model.removeprefix("chain_") if case.model.startswith("chain_") else None
+
+
+def fused_inputs(case: Case) -> list[np.ndarray]:
+    """Return x, a, b, the residual, and the layer norm's weight and bias."""
+    rng, shape = np.random.default_rng(0), (case.batch, WIDTH)
+    shapes = (shape, WIDTH, WIDTH, shape, WIDTH, WIDTH)
+    return [rng.normal(size=s).astype("float32") for s in shapes]
 
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:

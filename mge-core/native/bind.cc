@@ -189,6 +189,6 @@ PYBIND11_MODULE(_native, m) {
   });
   m.def("tuning_statistics", [] {
     TuningCache& cache = TuningCache::instance();
-    return py::make_tuple(cache.size(), cache.damaged(), cache.hash());
+    return py::make_tuple(cache.size(), cache.damaged(), cache.hash(), cache.is_foreign());
   });
 }

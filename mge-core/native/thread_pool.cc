@@ -16,7 +16,8 @@ namespace mge {
 namespace {
 
 constexpr int SPINS = 2000;            // 20 to 50 us; then a worker parks
-constexpr uint64_t CLOSED = 0xffffffff;  // a chunk number that no region has
+constexpr uint64_t MOST = 0xffff;        // pieces of a region
+constexpr uint64_t CLOSED = 0xffffffff;  // as many pieces taken as no region has
 
 thread_local bool inside_region = false;
 
@@ -34,7 +35,9 @@ void run_serially(int64_t count, int64_t grain, MgeBody body, void* data) {
 }
 
 // The fields of a region are valid while `state_` holds its number. A claim is a compare-and-swap on
-// `state_` (number of the region, next chunk), so it fails if the fields that were read are stale.
+// `state_` (number of the region, pieces taken from the back, and from the front), so it fails if the fields that were
+// read are stale. The caller takes pieces from the front and workers take them from the back: so in the next layer, and
+// in the next run, a processor meets much of the memory that it has in its caches.
 class Pool {
  public:
   explicit Pool(int32_t threads) : threads_(threads) {}
@@ -44,15 +47,18 @@ class Pool {
   bool try_hold() { return !held_.exchange(true, std::memory_order_acquire); }
   void drop() { held_.store(false, std::memory_order_release); }
 
-  void run(int64_t count, int64_t grain, uint32_t chunks, MgeBody body, void* data) {
+  void run(int64_t count, int64_t grain, MgeBody body, void* data) {
     if (!started_) start();
+    const int64_t chunks = (count - 1) / grain + 1, each = (chunks - 1) / static_cast<int64_t>(MOST) + 1;
+    const auto pieces = static_cast<uint32_t>((chunks - 1) / each + 1);
     uint64_t region = (state_.load(std::memory_order_relaxed) >> 32) + 1;
     state_.store(region << 32 | CLOSED, std::memory_order_seq_cst);
     body_.store(body, std::memory_order_release);
     data_.store(data, std::memory_order_release);
     count_.store(count, std::memory_order_release);
     grain_.store(grain, std::memory_order_release);
-    chunks_.store(chunks, std::memory_order_release);
+    each_.store(each * grain, std::memory_order_release);
+    pieces_.store(pieces, std::memory_order_release);
     done_.store(0, std::memory_order_relaxed);
     state_.store(region << 32, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) {
@@ -60,7 +66,7 @@ class Pool {
       wake_.notify_all();
     }
     work(0);
-    for (int spins = 0; done_.load(std::memory_order_acquire) < chunks; ++spins)
+    for (int spins = 0; done_.load(std::memory_order_acquire) < pieces; ++spins)
       spins < SPINS ? pause() : std::this_thread::yield();
   }
 
@@ -86,20 +92,26 @@ class Pool {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  // Runs chunks until none is left to claim; returns whether it ran one.
+  static uint64_t taken(uint64_t state) { return (state & MOST) + (state >> 16 & MOST); }
+
+  // Runs pieces until none is left to claim; returns whether it ran one.
   bool work(int32_t worker) {
     bool ran = false;
+    const int side = worker ? 16 : 0;
     uint64_t state = state_.load(std::memory_order_acquire);
     while (true) {
-      uint64_t chunk = state & CLOSED;
       MgeBody body = body_.load(std::memory_order_acquire);
       void* data = data_.load(std::memory_order_acquire);
       int64_t count = count_.load(std::memory_order_acquire);
       int64_t grain = grain_.load(std::memory_order_acquire);
-      if (chunk >= chunks_.load(std::memory_order_acquire)) return ran;
-      if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) continue;
-      int64_t begin = static_cast<int64_t>(chunk) * grain;
-      body(begin, count - begin < grain ? count : begin + grain, worker, data);
+      int64_t each = each_.load(std::memory_order_acquire);
+      uint32_t pieces = pieces_.load(std::memory_order_acquire);
+      if (taken(state) >= pieces) return ran;
+      if (!state_.compare_exchange_weak(state, state + (1ull << side), std::memory_order_acq_rel)) continue;
+      const auto mine = static_cast<int64_t>(state >> side & MOST);
+      int64_t begin = (worker ? pieces - 1 - mine : mine) * each;
+      for (const int64_t end = count - begin < each ? count : begin + each; begin < end; begin += grain)
+        body(begin, end - begin < grain ? end : begin + grain, worker, data);
       done_.fetch_add(1, std::memory_order_acq_rel);
       ran = true;
       state = state_.load(std::memory_order_acquire);
@@ -107,7 +119,7 @@ class Pool {
   }
 
   bool has_work() const {
-    return (state_.load(std::memory_order_seq_cst) & CLOSED) < chunks_.load(std::memory_order_acquire);
+    return taken(state_.load(std::memory_order_seq_cst)) < pieces_.load(std::memory_order_acquire);
   }
 
   void loop(int32_t worker) {
@@ -133,10 +145,10 @@ class Pool {
   std::thread* workers_ = nullptr;
   std::atomic<bool> held_{false}, stopping_{false};
   alignas(64) std::atomic<uint64_t> state_{CLOSED};
-  std::atomic<uint32_t> chunks_{0};
+  std::atomic<uint32_t> pieces_{0};
   std::atomic<MgeBody> body_{nullptr};
   std::atomic<void*> data_{nullptr};
-  std::atomic<int64_t> count_{0}, grain_{1};
+  std::atomic<int64_t> count_{0}, grain_{1}, each_{1};
   alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::mutex lock_;
   std::condition_variable wake_;
@@ -185,14 +197,13 @@ void parallel_for(int64_t count, int64_t grain, MgeBody body, void* data) {
     if (count > 0) body(0, count, 0, data);
     return;
   }
-  while ((count - 1) / grain >= INT32_MAX) grain *= 2;
   Pool& shared = pool();
   if (inside_region || shared.threads() == 1 || !shared.try_hold()) {
     run_serially(count, grain, body, data);
     return;
   }
   inside_region = true;
-  shared.run(count, grain, static_cast<uint32_t>((count - 1) / grain + 1), body, data);
+  shared.run(count, grain, body, data);
   inside_region = false;
   shared.drop();
 }

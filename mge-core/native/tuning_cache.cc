@@ -81,11 +81,19 @@ bool write_all(int file, const std::string& text) {
   return true;
 }
 
-// An open file under flock, closed at the end.
+// An open file under flock, closed at the end: the one that has the name once the lock is held, for whoever held it
+// before may have put a new file in its place.
 class LockedFile {
  public:
-  LockedFile(const std::string& path, int flags, int kind) : file_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (file_ >= 0 && flock(file_, kind) != 0) {
+  LockedFile(const std::string& path, int flags, int kind) {
+    for (bool again = true; again;) {
+      file_ = open(path.c_str(), flags | O_CLOEXEC, 0644);
+      if (file_ < 0) return;
+      struct stat mine, named;
+      bool is_locked = flock(file_, kind) == 0 && fstat(file_, &mine) == 0;
+      if (is_locked && stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
+        return;
+      again = is_locked;
       close(file_);
       file_ = -1;
     }
@@ -98,12 +106,23 @@ class LockedFile {
   int get() const { return file_; }
 
  private:
-  int file_;
+  int file_ = -1;
 };
 
-int64_t size_of(int file) {
-  struct stat status;
-  return fstat(file, &status) == 0 ? static_cast<int64_t>(status.st_size) : -1;
+struct stat status_of(int file) {
+  struct stat status {};
+  fstat(file, &status);
+  return status;
+}
+
+// Puts a whole file in place of another: readers see the old one or the new one.
+void replace(const std::string& path, const std::string& text) {
+  std::string temporary = path + "." + std::to_string(getpid());
+  int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  bool is_whole = write_all(file, text);
+  close(file);
+  if (!is_whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
 }
 
 }  // namespace
@@ -117,6 +136,7 @@ void TuningCache::open(const std::string& path) {
   std::lock_guard<std::mutex> hold(lock_);
   path_ = path;
   is_loaded_ = false;
+  is_foreign_ = false;
   read_bytes_ = 0;
   damaged_ = lines_ = 0;
   entries_.clear();
@@ -131,14 +151,19 @@ void TuningCache::load_locked() {
 }
 
 void TuningCache::read_new_lines(int file) {
-  int64_t size = size_of(file);
-  if (size < read_bytes_) read_bytes_ = 0;  // somebody replaced it
+  struct stat status = status_of(file);
+  int64_t size = status.st_size;
+  if (size < read_bytes_ || status.st_ino != inode_) read_bytes_ = 0;  // somebody replaced it
+  inode_ = status.st_ino;
   if (size <= read_bytes_ || size > LARGEST_FILE) return;
   std::string text;
   if (!read_at(file, read_bytes_, static_cast<size_t>(size - read_bytes_), &text)) return;
   size_t at = 0;
   if (read_bytes_ == 0) {
-    if (text.compare(0, HEADER_BYTES, HEADER) != 0) return;  // no file of ours; put writes it anew
+    if (text.compare(0, HEADER_BYTES, HEADER) != 0) {  // put writes it anew
+      is_foreign_ = true;
+      return;
+    }
     at = HEADER_BYTES;
   }
   std::string key, value;
@@ -170,30 +195,20 @@ void TuningCache::put(const std::string& key, const std::string& value) {
   LockedFile file(path_, O_RDWR | O_CREAT | O_APPEND, LOCK_EX);
   if (file.get() < 0) return;
   std::string start;
-  int64_t size = size_of(file.get());
+  int64_t size = status_of(file.get()).st_size;
   bool is_ours = read_at(file.get(), 0, HEADER_BYTES, &start) && start == HEADER && size <= LARGEST_FILE;
-  if (size > 0 && !is_ours) {  // damaged at its head, another version, or grown without end
-    if (ftruncate(file.get(), 0) != 0) return;
-    size = 0;
-  }
-  read_new_lines(file.get());  // what others added
+  if (is_ours) read_new_lines(file.get());  // what others added
   entries_[key] = value;
-  std::string text = line_of(key, value);
-  if (size == 0) {
-    text.clear();
+  if (!is_ours || (lines_ > 64 && lines_ > 4 * entries_.size())) {  // damaged at its head, or mostly replaced values
+    std::string text = HEADER;
     for (const auto& [k, v] : entries_) text += line_of(k, v);
-    text = HEADER + text;
-    read_bytes_ = 0;
-  } else if (lines_ > 64 && lines_ > 4 * entries_.size()) {  // mostly replaced values: write it anew
-    if (ftruncate(file.get(), 0) != 0) return;
-    text = HEADER;
-    for (const auto& [k, v] : entries_) text += line_of(k, v);
+    replace(path_, text);
     read_bytes_ = 0;
     lines_ = 0;
-  } else {
-    std::string last;
-    if (read_at(file.get(), size - 1, 1, &last) && last != "\n") text = "\n" + text;  // after a torn line
+    return;
   }
+  std::string text = line_of(key, value), last;
+  if (read_at(file.get(), size - 1, 1, &last) && last != "\n") text = "\n" + text;  // after a torn line
   write_all(file.get(), text);
 }
 
@@ -215,6 +230,12 @@ size_t TuningCache::damaged() {
   std::lock_guard<std::mutex> hold(lock_);
   load_locked();
   return damaged_;
+}
+
+bool TuningCache::is_foreign() {
+  std::lock_guard<std::mutex> hold(lock_);
+  load_locked();
+  return is_foreign_;
 }
 
 }  // namespace mge

@@ -1,7 +1,8 @@
 // The tuning cache: one file of a machine, which all processes share.
 //
 // In: keys (texts) and values (bytes). Out: the value of the last put. Lines are appended under a lock and
-// carry a checksum; a damaged or torn line is skipped, and a file that does not begin as one of ours is written anew.
+// carry a checksum; a damaged or torn line is skipped. A file that does not begin as one of ours, or that holds mostly
+// replaced values, is written anew, and takes the old one's place at once.
 #ifndef MGE_NATIVE_TUNING_CACHE_HPP
 #define MGE_NATIVE_TUNING_CACHE_HPP
 
@@ -27,6 +28,8 @@ class TuningCache {
   size_t size();
   // Lines that were skipped because they are damaged.
   size_t damaged();
+  // Whether there was a file, and it did not begin as one of ours.
+  bool is_foreign();
 
  private:
   void load_locked();
@@ -34,7 +37,8 @@ class TuningCache {
 
   std::mutex lock_;
   std::string path_;
-  bool is_loaded_ = false;
+  bool is_loaded_ = false, is_foreign_ = false;
+  uint64_t inode_ = 0;  // of the file that was read
   int64_t read_bytes_ = 0;  // of the file, so far
   size_t damaged_ = 0, lines_ = 0;
   std::map<std::string, std::string> entries_;

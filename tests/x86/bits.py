@@ -51,6 +51,13 @@ def large(rng):
         yield "x86::conv_backward_data", (turned, draw(3, 40, 41, 64)), {**WINDOW, **shape}
     shape = {"weight_shape": weight.shape}
     yield "x86::conv_backward_weight", (image, draw(3, 40, 41, 64)), {**WINDOW, **shape}
+    for image_shape, wide in (
+        ((1, 56, 56, 24), 144),
+        ((1, 14, 14, 96), 576),
+    ):  # cut by rows, by channels
+        sizes = (wide * 9, -(-image_shape[-1] // 16) * 16 * wide, wide * image_shape[-1])
+        attrs = {"filter_shape": (wide, 1, 3, 3), "outputs": image_shape[-1]}
+        yield "x86::inverted_residual", (draw(*image_shape), *map(draw, sizes)), attrs
     packed = OPS["x86::pack_weight"]._reference(
         draw(48, 1, 3, 3), algorithm="depthwise", groups=48, rotate=False
     )

@@ -85,6 +85,17 @@ def test_units_rows_and_outputs(rng, image, weight):
     packed_conv(rng, image, weight, **{**PLAIN, "padding": (1, 1)})
 
 
+@pytest.mark.parametrize(
+    ("image", "weight", "window"),
+    [((3, 28, 28, 1), (6, 1, 5, 5), {"padding": (2, 2)}), ((2, 5, 12, 3), (4, 3, 3, 3), {}),
+     ((1, 6, 15, 2), (5, 2, 3, 7), {"padding": (1, 3)}), ((1, 9, 21, 3), (2, 3, 1, 7), {"stride": (2, 2)}),
+     ((1, 4, 9, 70), (1, 70, 2, 2), {}), ((2, 8, 10, 1), (8, 1, 5, 5), {"padding": (4, 4)})],
+)  # fmt: skip
+@pytest.mark.parametrize("extras", [{}, {"bias": True, "residual": True, "activation": "silu"}])
+def test_few_outputs(rng, image, weight, window, extras):
+    packed_conv(rng, image, weight, **extras, **{**PLAIN, **window})
+
+
 @pytest.mark.parametrize("activation", ["", "relu", "relu6", "silu", "gelu"])
 @pytest.mark.parametrize(
     "extras", [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}]

@@ -129,7 +129,10 @@ def test_what_is_not_fused_keeps_its_place():
     loops_at = [i for i, name in enumerate(names) if name == "chain"]
     assert len(products) == 3 and len(loops_at) == 2
     assert loops_at[0] < products[1] < products[2] < loops_at[1]
-    assert [dict(graph.nodes[i].sig.attrs).get("transpose_a", False) for i in products][1:] == [True, False]
+    assert [dict(graph.nodes[i].sig.attrs).get("transpose_a", False) for i in products][1:] == [
+        True,
+        False,
+    ]
 
 
 def test_a_row_that_broadcasts_as_a_column_is_no_row():

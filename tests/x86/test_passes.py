@@ -313,13 +313,16 @@ def test_all_passes_together_give_the_same(monkeypatch):
         ((1, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd2"),
         ((1, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "direct"),
         ((2, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
-        ((4, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd2"),
+        ((4, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd4"),
+        ((1, 14, 14, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
+        ((1, 10, 10, 64), (64, 64, 3, 3), 1, 1, False, "winograd2"),
         ((8, 14, 14, 256), (256, 256, 3, 3), 1, 1, False, "winograd4"),
         ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
         ((16, 14, 14, 256), (256, 256, 3, 3), 1, 1, True, "winograd4"),
         ((16, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd4"),
         ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd2"),
-        ((4, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "direct"),
+        ((4, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd2"),
+        ((1, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "direct"),
         ((8, 28, 28, 128), (128, 64, 3, 3), 2, 1, False, "direct"),
         ((8, 28, 28, 128), (128, 64, 1, 1), 1, 1, False, "direct"),
         ((8, 28, 28, 128), (128, 3, 3, 3), 1, 1, False, "direct"),
@@ -328,7 +331,7 @@ def test_all_passes_together_give_the_same(monkeypatch):
     ],
 )
 def test_the_algorithm_follows_the_measured_table(images, weight, stride, groups, trained, wanted):
-    from mge_x86.passes.algorithm import choose_algorithm
+    from mge_x86.passes.algorithm import heuristic
 
-    found = choose_algorithm(images, weight, (stride, stride), (1, 1), groups, trained)
-    assert found == wanted
+    window = {"stride": (stride, stride), "dilation": (1, 1), "groups": groups}
+    assert heuristic(images, weight, window, trained) == wanted

@@ -16,6 +16,7 @@
 #ifndef MGE_KERNEL_HPP
 #define MGE_KERNEL_HPP
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -28,6 +29,10 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "mge/plugin.h"
 
@@ -234,12 +239,15 @@ struct Kernel {
   Title title;
   std::vector<MgeInplacePair> pairs;
   Pairs pairs_of_use;
+  uint32_t flags = 0;  // MgeKernelFlags
 
   // The kernel takes only uses for which `reason` returns "".
   Kernel& unless(Refusal reason) { return refusal = std::move(reason), *this; }
   Kernel& workspace(Workspace bytes) { return workspace_bytes = std::move(bytes), *this; }
   // By default the op's name; an algorithm that `make` chooses belongs into it, as "conv winograd4".
   Kernel& named(Title name) { return title = std::move(name), *this; }
+  // Where nobody needs an output, its place in Run::outputs is NULL.
+  Kernel& optional_outputs() { return flags |= MGE_KERNEL_OPTIONAL_OUT, *this; }
   // Output 0 may be written over that input.
   Kernel& inplace(uint32_t input) { return pairs.push_back({input, 0}), *this; }
   // The same for ops with several outputs, where the pairs depend on the use.
@@ -309,8 +317,13 @@ struct HostBackend {
     });
   }
   static int mem_alloc(int32_t, size_t nbytes, size_t alignment, void*, void** out, MgeError* error) {
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (nbytes >= 2 * kHugePage) alignment = std::max(alignment, kHugePage);
     size_t size = (nbytes + alignment - 1) / alignment * alignment;
     *out = size >= nbytes ? std::aligned_alloc(alignment, size ? size : alignment) : nullptr;
+#if defined(MADV_HUGEPAGE)
+    if (*out && alignment == kHugePage) madvise(*out, size, MADV_HUGEPAGE);  // less time for finding pages
+#endif
     return *out ? MGE_OK : mge_fail(error, MGE_OUT_OF_MEMORY, "no such block of host memory");
   }
   static void mem_free(int32_t, void* memory, size_t, void*) { std::free(memory); }
@@ -337,6 +350,7 @@ struct HostBackend {
       std::string name = found->title ? found->title(use) : found->op;
       std::vector<MgeInplacePair> pairs = found->pairs_of_use ? found->pairs_of_use(use) : found->pairs;
       auto* made = new Prepared{std::move(use), std::move(run), std::move(name), std::move(pairs)};
+      info->flags = found->flags;
       info->name = made->name.c_str();
       info->inplace = made->pairs.data();
       info->inplace_count = static_cast<uint32_t>(made->pairs.size());

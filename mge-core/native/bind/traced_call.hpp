@@ -5,6 +5,7 @@
 #ifndef MGE_NATIVE_BIND_TRACED_CALL_HPP
 #define MGE_NATIVE_BIND_TRACED_CALL_HPP
 
+#include "guards.hpp"
 #include "recorder.hpp"
 
 namespace mge {
@@ -24,7 +25,7 @@ class TracedCall {
              const std::vector<size_t>& sources, const std::vector<size_t>& donated, const py::list& outputs)
       : plan_object_(std::move(plan)), plan_(py::cast<Plan&>(plan_object_)), pool_(std::move(pool)),
         pool_face_(std::move(pool_face)), classes_(recorder->classes()),
-        returned_(py::cast<size_t>(traced.attr("returns"))), kept_(extra) {
+        returned_(py::cast<size_t>(traced.attr("returns"))), kept_(extra), guards_(traced.attr("guards")) {
     const size_t count = py::cast<size_t>(traced.attr("arguments"));
     auto replaceable = py::cast<std::vector<size_t>>(traced.attr("replaceable"));
     auto has = [](const std::vector<size_t>& all, size_t i) { return std::find(all.begin(), all.end(), i) != all.end(); };
@@ -78,7 +79,7 @@ class TracedCall {
   // A list of tensors; (status, text) of the step that failed; or None where a run has more to do than this.
   py::object call(const py::list& nodes) {
     const Classes& of = classes_;
-    if (nodes.size() != arguments_.size()) return py::none();
+    if (nodes.size() != arguments_.size() || !guards_.hold()) return py::none();
     std::vector<py::object> buffers;  // other threads may drop them during the run
     buffers.reserve(arguments_.size() + captured_.size());
     for (size_t i = 0; i < arguments_.size(); ++i) {
@@ -196,6 +197,7 @@ class TracedCall {
   const Classes& classes_;
   size_t returned_;
   py::object kept_;
+  Guards guards_;
   std::vector<Kind> arguments_;
   std::vector<Captured> captured_;
   std::vector<void*> inputs_, results_;

@@ -7,6 +7,7 @@ After everything; it imports the kernel, and the interface modules on first use.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from . import cache, functional, refdevice  # noqa: F401  registers the built-in device
@@ -78,7 +79,21 @@ def _show(stages: Any, plan: Any, prologue: Any) -> None:
     importlib.import_module(".view", __name__).VIEW.add(stages, plan, prologue)
 
 
-cache.show = _show  # the page of MGE_VIEW is loaded with the first plan that it shows
+def _tune(compile: Any, leaves: Any) -> None:
+    importlib.import_module(".tuning", __name__).tune_plan(compile, leaves)
+
+
+# The page of MGE_VIEW and tuning are loaded with the first plan that needs them.
+cache.show, cache.tune = _show, _tune
+
+
+def _watch_steps() -> None:
+    if debug.debug >= 2 or f"{__name__}.utils.step_times" in sys.modules:
+        importlib.import_module(".utils.step_times", __name__).watch(debug.debug >= 2)
+
+
+debug.on_change = _watch_steps
+_watch_steps()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ After ``autodiff``; used by training loops.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
 from types import ModuleType
@@ -19,6 +20,7 @@ from .graph import Node
 from .mode import MODE, Mode
 from .op import OPS, Op
 from .ops.multi_tensor import all_finite, scale_all
+from .optimizer.optimizer import FOUND_INF
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -255,7 +257,7 @@ class GradScaler:
             for device, some in by_device.items():
                 flag = found.to(device)
                 for tensor in some:
-                    tensor._notes = {**getattr(tensor, "_notes", {}), "found_inf": flag}
+                    FOUND_INF[id(tensor)] = weakref.ref(tensor), flag
         return self
 
     def update(self, new_scale: float | Tensor | None = None) -> None:

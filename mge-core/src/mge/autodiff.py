@@ -13,11 +13,12 @@ from typing import Any
 from . import graph
 from .capture import capture
 from .errors import ArgumentError, DTypeError, ShapeError, TraceError, user_place
-from .grad import ACTIVE, Tape, gradient_nodes, gradients
+from .grad import gradient_nodes, gradients
 from .graph import Node
 from .mode import MANAGERS, MODE
 from .op import OPS, record_nodes
 from .ops import create
+from .tape import ACTIVE, Tape
 from .tensor import Tensor
 
 __all__ = ["Function", "GradManager", "gradients"]
@@ -162,17 +163,19 @@ class GradManager:
         ys = [] if y is None else [y] if isinstance(y, Tensor) else list(y)
         dys = [None] * len(ys) if dy is None else [dy] if isinstance(dy, Tensor) else list(dy)
         _check(ys, dys)
+        snapshot = self._snapshot
         alive = [
-            (t, callbacks) for ref, callbacks in self._attached.values() if (t := ref()) is not None
+            (t, callbacks, snapshot[key])
+            for key, (ref, callbacks) in self._attached.items()
+            if key in snapshot and (t := ref()) is not None
         ]
-        alive = [(t, callbacks) for t, callbacks in alive if id(t) in self._snapshot]
-        targets = [self._snapshot[id(t)] for t, _ in alive]
+        targets = [node for _, _, node in alive]
         found = (
             gradient_nodes([t._node for t in ys], targets, dys, self._tape)
             if ys
             else [None] * len(targets)
         )
-        for (tensor, callbacks), gradient in zip(alive, found):
+        for (tensor, callbacks, _), gradient in zip(alive, found):
             if gradient is None:
                 continue
             for callback in callbacks:
@@ -181,7 +184,8 @@ class GradManager:
                     raise ArgumentError(
                         f"GradManager: a callback returned {gradient!r}; it must return the gradient, a tensor"
                     )
-            tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+            before = tensor.grad
+            tensor.grad = gradient if before is None else before + gradient
 
     def __enter__(self) -> GradManager:
         self.record()

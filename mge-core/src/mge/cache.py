@@ -77,22 +77,24 @@ class Prologue:
     @property
     def nbytes(self) -> int:
         """The bytes of the results that are kept."""
-        return sum(b.array.nbytes for _, buffers in self._results.values() for b in buffers)
+        return sum(b.array.nbytes for _, kept in list(self._results.values()) for b in kept)
 
     def values(self, leaves: Sequence[Node]) -> list[Any]:
         """Return the results for these leaves, computed if one of them is new."""
         key = tuple(map(id, leaves))
         found = self._results.get(key)
-        if found is not None and all(ref() is leaf for ref, leaf in zip(found[0], leaves)):
+        if found is not None:
             debug.counts["prologue_hits"] += 1
             return found[1]
-        for stale in [
-            k for k, (refs, _) in self._results.items() if any(ref() is None for ref in refs)
-        ]:
-            del self._results[stale]
+
+        def forget(_: Any, owner: Any = weakref.ref(self)) -> None:
+            prologue = owner()
+            if prologue is not None:  # a leaf is gone: another one may get its id
+                prologue._results.pop(key, None)
+
         debug.counts["prologues_run"] += 1
         buffers = execute(self.plan, [leaf.buffer for leaf in leaves])
-        self._results[key] = ([weakref.ref(leaf) for leaf in leaves], buffers)
+        self._results[key] = ([weakref.ref(leaf, forget) for leaf in leaves], buffers)
         while len(self._results) > self.KEPT:
             self._results.popitem(last=False)
         return buffers
@@ -293,6 +295,10 @@ def _memory_of(graph: Graph, strategy: str) -> dict[str, Any]:
     wanted = tuple(range(len(graph.outputs)))
     made = compile_graph(graph, graph.key[:-1], wanted, (), strategy or current_strategy())
     return made.plan.memory_report()
+
+
+def tune(compile: Callable[[], CompiledPlan], leaves: Sequence[Node]) -> None:
+    """Time the algorithms of a graph, and keep the choices. Set by mge/__init__.py."""
 
 
 def show(stages: list[tuple[str, Graph]], plan: Plan, prologue: Plan | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ VARIABLES: dict[str, Variable] = {
     "MGE_DEBUG": Variable(
         int,
         0,
-        "1 devices, plans and re-traces; 2 each step: kernel, ns, bytes; 3 graph after each pass; 4 plans as text",
+        "1 devices, plans and re-traces; 2 each step: algorithm, µs, GFLOP/s, GB/s, share of the roof; "
+        "3 graph after each pass; 4 plans as text",
         most=4,
     ),
     "MGE_CHECK": Variable(
@@ -125,21 +126,21 @@ class Debug:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.seen: set[str] = set()
+        self.on_change: Callable[[], object] = lambda: None
         self.reload()
 
     def reload(self) -> None:
         """Read the environment again."""
-        self._values: dict[str, Any] = {
-            name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES
-        }
+        self._use({name.removeprefix("MGE_").lower(): _read(name) for name in VARIABLES})
+
+    def _use(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self.__dict__.update(values)  # a plain attribute each: some are read at each run
+        self.on_change()
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_values"][name]
-        except KeyError:
-            raise AttributeError(
-                f"mge.debug has no setting {name!r}; known: {', '.join(self._values)}"
-            ) from None
+        known = ", ".join(self.__dict__.get("_values", ()))
+        raise AttributeError(f"mge.debug has no setting {name!r}; known: {known}")
 
     @contextmanager
     def __call__(self, **settings: object) -> Iterator[Debug]:
@@ -155,7 +156,7 @@ class Debug:
         try:
             yield self
         finally:
-            self._values = before
+            self._use(before)
 
     def set(self, **settings: object) -> None:
         """Change settings for the rest of the process.
@@ -170,7 +171,7 @@ class Debug:
             raise ArgumentError(
                 f"debug: unknown settings {sorted(unknown)}; known: {', '.join(self._values)}"
             )
-        self._values = self._values | settings
+        self._use(self._values | settings)
 
     def stats(self) -> dict[str, int]:
         """Return counters since the start or ``reset``: plans compiled and run, first-sight runs, re-traces."""

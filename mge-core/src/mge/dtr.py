@@ -31,8 +31,10 @@ def enable() -> None:
     PluginNotInstalled
         The plugin that offers it, mge-sublinear, is not installed.
     """
-    find_strategy("dtr")
-    debug.set(memory="dtr")
+    sizes = f"eviction_threshold={eviction_threshold},evictee_minimum_size={evictee_minimum_size}"
+    chosen = f"dtr:{sizes},sqrt_sampling={enable_sqrt_sampling}"
+    find_strategy(chosen)
+    debug.set(memory=chosen)
 
 
 def disable() -> None:

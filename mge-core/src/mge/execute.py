@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,8 @@ class _Bound:
         The lists are shared with ``slots``, which put this run's arrays into them.
     inputs, results : list of (input or storage, places)
         Storages that change from run to run. Their arrays go to ``places``: by type, (list, position) each.
+    passed : list of int or None
+        For each output the input that it is, overwritten or not.
     native : NativePlan or None
         The same steps for the native executor, where some of them have native kernels.
     streams : list of Stream
@@ -94,6 +96,7 @@ class _Bound:
         places = [(i, plan.storages[i], list(uses.items())) for i, uses in dynamic.items()]
         self.inputs = [(s.source, uses) for _, s, uses in places if s.kind == "input"]
         self.results = [(i, uses) for i, s, uses in places if s.kind == "result"]
+        self.passed = [_passed(plan, v) for v in plan.outputs]
         self.native = bind(plan, self)
 
     def _array(self, plan: Plan, v: int) -> Any:
@@ -145,6 +148,14 @@ class _Bound:
         return made
 
 
+def _passed(plan: Plan, v: int) -> int | None:
+    """Return the input that an output is as it came or overwritten, with its type; None for other outputs."""
+    type_, index, _ = plan.values[v]
+    storage = plan.storages[index]
+    same = storage.kind == "input" and plan.graph.inputs[storage.source].type is type_
+    return storage.source if same else None
+
+
 def _after(stream: Any, kernel: Any) -> Any:
     """Return a kernel that waits for a stream first."""
 
@@ -184,9 +195,9 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         A step failed, or the run was interrupted.
     """
     if len(plan.devices) == 1:
-        with plan.devices[0].lock, np.errstate(all="ignore"):
+        with plan.devices[0].lock:
             return _execute(plan, buffers)
-    with ExitStack() as stack, np.errstate(all="ignore"):
+    with ExitStack() as stack:
         for device in plan.devices:
             stack.enter_context(device.lock)
         return _execute(plan, buffers)
@@ -199,11 +210,11 @@ def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         bound = plan.bound = _Bound(plan, arenas)
     if plan.has_own_memory:
         buffers = bound.local(plan, buffers)
-    watched = debug.debug >= 2 or debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
+    watched = debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
     native = None if watched else bound.native
     fills = native is None or native.has_calls  # some step takes its arrays from the lists
-    for source, places in bound.inputs:
-        if places and fills:
+    for source, places in bound.inputs if fills else ():
+        if places:
             array = buffers[source].array
             for type_, uses in places:
                 typed = array if array.shape == type_.shape else array.reshape(type_.shape)
@@ -221,13 +232,14 @@ def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
                 made[position] = typed
     inputs: Any = None
     try:
-        if native is not None:
-            _run_native(plan, native, buffers, results)
-        elif watched:
-            _run_watched(plan, bound)
-        else:
-            for kernel, inputs, outputs, stream in bound.calls:
-                kernel(inputs, outputs, stream)
+        with np.errstate(all="ignore") if fills else nullcontext():
+            if native is not None:
+                _run_native(plan, native, buffers, results)
+            elif watched:
+                _run_watched(plan, bound)
+            else:
+                for kernel, inputs, outputs, stream in bound.calls:
+                    kernel(inputs, outputs, stream)
         for stream in bound.streams:
             stream.sync()
     except BaseException as error:
@@ -246,7 +258,10 @@ def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
         raise StepError(error, overwritten, is_final) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
-    return [_output(plan, v, buffers, results, bound) for v in plan.outputs]
+    return [
+        buffers[source] if source is not None else _output(plan, v, buffers, results, bound)
+        for v, source in zip(plan.outputs, bound.passed)
+    ]
 
 
 def _settle(bound: _Bound) -> None:
@@ -339,12 +354,9 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
         end = time.perf_counter_ns()
         for watcher in WATCHERS:
             watcher(plan, number, start, end)
-        node = plan.steps[number].slot.node
-        if debug.debug >= 2:
-            done = f"on {node.sig.device}, {end - start} ns, {node.sig.nbytes} bytes"
-            debug.log(2, f"step {number}: {node.sig!r} {done}")
         for label, guard in guards:
             if (in_host(guard) != GUARD).any():
+                node = plan.steps[number].slot.node
                 step = f"step {number} ({node.sig.op.name}, {node.place})"
                 raise InternalError(f"{step} wrote past the end of {label}")
         if debug.check >= 2:

@@ -1,7 +1,7 @@
 """Gradients, graph to graph: reverse mode over nodes, with the rules of the ops.
 
 In: results and the tensors to differentiate by. Out: gradients, which are ordinary nodes.
-After ``tree``; before ``discovery``.
+After ``tape``; before ``discovery``.
 
 The rules run once for each structure of the history: what they record becomes a graph, kept by the structure's key
 and attached as one ``call`` node. So a training step records its backward pass as one node.
@@ -21,7 +21,6 @@ from .graph import (
     LOCAL,
     Graph,
     Node,
-    Recording,
     Signature,
     current_recording,
     get_signature,
@@ -30,73 +29,8 @@ from .graph import (
 from .mode import MODE, changed
 from .op import OPS, record_nodes
 from .ops import create
+from .tape import ACTIVE
 from .tensor import Tensor
-
-
-class Tape:
-    """What one manager watches, and the history that it keeps alive until ``release``.
-
-    Attributes
-    ----------
-    watched, first : set of Node
-        Nodes by which the manager differentiates; those of them that it began with, which are constant.
-    kept : set of Node
-        Computed nodes whose inputs are kept because a gradient may need them.
-    outputs : dict of (node, output) to Node
-        The computed ``get`` nodes among them, by what they read.
-    earlier : list of (Recording, int)
-        Recordings, up to a position, from before the manager became active: constant for it.
-    before : set of Node
-        What other active tapes kept at that time: constant too.
-    """
-
-    def __init__(self) -> None:
-        self.watched: set[Node] = set()
-        self.first: set[Node] = set()
-        self.kept: set[Node] = set()
-        self.outputs: dict[tuple[Node, int], Node] = {}
-        self.earlier: list[tuple[Recording, int]] = []
-        self.before: set[Node] = set()
-
-    def __contains__(self, node: object) -> bool:
-        """Whether what led to a node is constant for this tape."""
-        if node in self.first or node in self.before:
-            return True
-        return any([r.index.get(node, count) < count for r, count in self.earlier])  # type: ignore[call-overload]
-
-    def begin(self, watched: Iterable[Node]) -> None:
-        """Become active: watch these nodes; what has been recorded so far is constant."""
-        self.first.update(watched)
-        self.watched.update(self.first)
-        recordings = [MODE.get().recording or LOCAL.recording, LOCAL.requested]
-        self.earlier = [(r, len(r.tokens)) for r in recordings if r is not None and r.tokens]
-        for other in ACTIVE:
-            self.before |= other.kept
-        ACTIVE.append(self)
-
-    def keep(self, node: Node) -> None:
-        """Keep the history of a node that has just been computed."""
-        self.kept.add(node)
-        if node.sig.op is GET:
-            self.outputs[node.inputs[0], node.sig.attrs[0][1]] = node
-
-    def release(self) -> None:
-        """Drop the history, but for what another active tape keeps."""
-        kept, self.kept = self.kept, set()
-        self.watched.clear()
-        self.first.clear()
-        self.outputs.clear()
-        self.earlier.clear()
-        self.before.clear()
-        others = [tape for tape in ACTIVE if tape is not self]
-        for node in kept:
-            if node.buffer is not None and not any(node in tape.kept for tape in others):
-                node.inputs = ()
-
-
-ACTIVE: list[
-    Tape
-] = []  # of all threads: what is computed meanwhile keeps the history that a tape needs
 
 
 def gradients(
@@ -148,24 +82,27 @@ def gradient_nodes(
 
     What led to a node in ``constant`` is not looked at.
     """
-    region = _Region(roots, targets, constant)
-    if not region.order:
-        return [None] * len(targets)
-    key = (*region.key, tuple(dy is None for dy in dys))
-    block = _BLOCKS.get(key)
-    if block is None:
-        debug.counts["gradients_built"] += 1
-        block = _BLOCKS[key] = _build(region, roots, targets, dys)
-        if len(_BLOCKS) > _BLOCKS_LIMIT:
-            _BLOCKS.popitem(last=False)
+    pending = _pending_key(roots, targets, dys, constant)
+    known = _PENDING.get(pending)
+    if known is not None:
+        block, places = known
+        recorded = LOCAL.recording.nodes
+        nodes = [recorded[p] for p in places]
     else:
-        _BLOCKS.move_to_end(key)
+        region = _Region(roots, targets, constant)
+        block = _block_of(region, roots, targets, dys)
+        for dy in dys:
+            if dy is not None:
+                current_recording().enlist(dy._node, dy)
+        nodes = [_source(s, region, dys) for s in block.sources]
+        places = [current_recording().index.get(n) for n in nodes]
+        if pending is not None and None not in places:
+            _PENDING[pending] = block, places
+            if len(_PENDING) > _BLOCKS_LIMIT:
+                del _PENDING[next(iter(_PENDING))]
     if block.sig is None:
         return [None] * len(targets)
-    for dy in dys:
-        if dy is not None:
-            current_recording().enlist(dy._node, dy)
-    outputs = record_nodes(block.sig, [_source(s, region, dys) for s in block.sources], later=True)
+    outputs = record_nodes(block.sig, nodes, later=True)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     SITES.add((outputs[0]._node.code, outputs[0]._node.offset))
     return [outputs[i] if i is not None else None for i in block.positions]
@@ -185,6 +122,40 @@ class _Block(NamedTuple):
 
 _BLOCKS: OrderedDict[tuple, _Block] = OrderedDict()
 _BLOCKS_LIMIT = 512
+# The same by ``_pending_key``, with the positions of the call's inputs in the pending graph.
+_PENDING: dict[tuple | None, tuple[_Block, list[Any]]] = {}
+
+
+def _pending_key(
+    roots: Sequence[Node], targets: Sequence[Node], dys: Sequence[Any], tape: Any
+) -> tuple | None:
+    """Return what decides on a gradient whose whole history is in the pending graph; None where it may not be."""
+    recording = LOCAL.recording
+    is_simple = len(ACTIVE) == 1 and ACTIVE[0] is tape and not tape.kept
+    if not is_simple or MODE.get().recording is not None or dys.count(None) < len(dys):
+        return None
+    places = tuple(map(recording.index.get, roots))
+    if None in places or any([n.buffer is None for n in tape.watched]):
+        return None
+    start = next((count for r, count in tape.earlier if r is recording), 0)
+    return tuple(recording.tokens), start, places, tuple(map(recording.index.get, targets))
+
+
+def _block_of(
+    region: _Region, roots: Sequence[Node], targets: Sequence[Node], dys: Sequence[Any]
+) -> _Block:
+    if not region.order:
+        return _Block(None, [], [])
+    key = (*region.key, tuple(dy is None for dy in dys))
+    block = _BLOCKS.get(key)
+    if block is None:
+        debug.counts["gradients_built"] += 1
+        block = _BLOCKS[key] = _build(region, roots, targets, dys)
+        if len(_BLOCKS) > _BLOCKS_LIMIT:
+            _BLOCKS.popitem(last=False)
+    else:
+        _BLOCKS.move_to_end(key)
+    return block
 
 
 class _Region:
@@ -318,8 +289,13 @@ def _source(source: tuple, region: _Region, dys: Sequence[Any]) -> Node:
         found = tape.outputs.get((parent, i))
         if found is not None:
             return found
+    recording, sig = current_recording(), get_signature(parent.sig, i)
+    after = recording.index.get(parent, -1) + 1 + i  # where its call put this output
+    for found in recording.nodes[after : after + 1]:
+        if found.sig is sig and found.inputs == (parent,):
+            return found
     return Node(
-        get_signature(parent.sig, i),
+        sig,
         (parent,),
         parent.sig.types[i],
         None,

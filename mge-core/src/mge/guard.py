@@ -207,9 +207,12 @@ class Watcher:
 
     @contextmanager
     def watching(self, function: Any) -> Iterator[None]:
-        """Watch calls while a block runs. ``function`` counts as the user's wherever it is defined."""
+        """Watch calls while a block runs. ``function`` counts as the user's wherever it is defined, but in mge.
+
+        So a traced Module has no guards for what each Module reads in its own ``__call__``: these bump the epoch.
+        """
         code = getattr(getattr(function, "__func__", function), "__code__", None)
-        if code is not None:
+        if code is not None and not INTERNAL_CODE[code]:
             self._codes[code] = True
         before = sys.getprofile()
 

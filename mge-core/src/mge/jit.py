@@ -45,6 +45,12 @@ class SublinearMemoryConfig(NamedTuple):
     lb_memory_mb: int = 0
     num_worker: int = 1
 
+    @property
+    def strategy(self) -> str:
+        """The strategy as ``mge.memory`` takes it; what it searches for is within ``lb_memory_mb`` where that is set."""
+        aim = f",aim={self.lb_memory_mb}MB" if self.lb_memory_mb else ""
+        return f"sublinear:effort={self.thresh_nr_try / 10 + self.genetic_nr_iter / 10}{aim}"
+
 
 class DTRConfig(NamedTuple):
     """Asks for the memory strategy ``"dtr"``.
@@ -65,6 +71,13 @@ class DTRConfig(NamedTuple):
     evictee_minimum_size: int = 1 << 20
     recomp_memory_factor: float = 1.0
     recomp_time_factor: float = 1.0
+
+    @property
+    def strategy(self) -> str:
+        """The strategy as ``mge.memory`` takes it."""
+        sizes = f"eviction_threshold={self.eviction_threshold},evictee_minimum_size={self.evictee_minimum_size}"
+        factors = f"memory_factor={self.recomp_memory_factor},time_factor={self.recomp_time_factor}"
+        return f"dtr:{sizes},{factors}"
 
 
 class GraphOptimizationConfig(NamedTuple):

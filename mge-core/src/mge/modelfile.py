@@ -23,7 +23,6 @@ from .errors import (
     ShapeError,
     user_place,
 )
-from .grad import ACTIVE
 from .graph import Graph, Node, current_recording
 from .memory import current_strategy
 from .mode import MANAGERS, MODE
@@ -31,6 +30,7 @@ from .modelrecord import CLASSES, FORMAT, VERSION, Port, Slot, check_record, lea
 from .op import default_device
 from .parse import parse_graph
 from .run import eval as evaluate_tensors
+from .tape import ACTIVE
 from .tensor import Tensor, as_array, upload
 from .traced import Traced
 from .tree import flatten

@@ -79,7 +79,8 @@ class NativePlan:
 
         def drops(step: Any, v: int) -> bool:
             optional = getattr(step.kernel, "has_optional_outputs", False)
-            return optional and plan.values[v].storage not in read
+            # the first one is what the op is for: kernels write it in any case
+            return optional and v != step.outputs[0] and plan.values[v].storage not in read
 
         waits = _waits(plan) if any(s.slot.stream for s in plan.steps) or _is_mixed(plan) else {}
         awaited = {w for row in waits.values() for w in row}

@@ -73,6 +73,8 @@ class Op:
         self._gradient: Callable[..., Any] | None = None
         self._lowering: Callable[..., Any] | None = None
         self._samples: Callable[..., Iterator] | None = None
+        self.multiply_adds: Callable[[Signature], int] | None = None  # of one use; None: none
+        self.picks = False  # of the first input it reads no more elements than it writes
         self.writes_out = False  # the reference takes ``out=``
         self.aliases = False  # the reference may return a view of its first input
         self.inplace: tuple[int, ...] = ()  # inputs over which output 0 may be written

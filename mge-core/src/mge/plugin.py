@@ -31,6 +31,8 @@ from .strategy import (
     MemorySchedule,
     MemoryStrategy,
     NodeInfo,
+    Offload,
+    Prefetch,
     Run,
     ValueInfo,
 )
@@ -38,9 +40,9 @@ from .types import Type, abstract
 
 __all__ = [
     "API", "Backend", "CopyKind", "DeviceArray", "Free", "Graph", "HostBackend", "MemoryReport", "MemoryRequest",
-    "MemorySchedule", "MemoryStrategy", "NativeBackend", "Node", "NodeInfo", "OperatorLibrary", "OutOfMemory",
-    "Quantizer", "Run", "Signature", "Type", "UnsupportedError", "ValueInfo", "abstract", "find_library", "hookimpl",
-    "op", "rewrite",
+    "MemorySchedule", "MemoryStrategy", "NativeBackend", "Node", "NodeInfo", "Offload", "OperatorLibrary",
+    "OutOfMemory", "Prefetch", "Quantizer", "Run", "Signature", "Type", "UnsupportedError", "ValueInfo", "abstract",
+    "find_library", "hookimpl", "op", "rewrite",
 ]  # fmt: skip
 
 API = (1, 0)  # within a major version, this module only grows
@@ -77,6 +79,9 @@ class Backend:
       caches, counts and limits; it carves values out of one block by byte offsets.
     - ``copy(dev, target, source, nbytes, kind, stream)``, which copies bytes. The device's side is a ``DeviceArray`` of
       bytes (``memory``, ``offset``), the host's a NumPy array of bytes; ``kind`` is a ``CopyKind``.
+
+    It may have ``roof(dev)``, which measures what the device can do a second at most: float32 operations, and bytes
+    read from memory. ``MGE_DEBUG=2`` then shows each step's share of that.
 
     It may have ``stream(dev)`` and ``event(dev)``, both or none, as ``mge.testing.streams`` describes them. Work that
     gets the stream None is complete on return; with a stream it may come later, in the order of that stream.

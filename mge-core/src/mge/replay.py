@@ -11,14 +11,28 @@ from typing import Any, NoReturn
 
 from .cost import modelled_ns
 from .debug import debug
+from .dtype import as_dtype
 from .errors import PluginContractError
 from .grad import SITES
 from .graph import GET, Graph, Node, Signature
 from .memory import ALIGNMENT, Choice
 from .nativeplan import workspace_bytes
+from .op import OPS
 from .passes.verify import verify
 from .schedule import inplace_pairs, is_view
-from .strategy import Free, MemoryReport, MemoryRequest, MemorySchedule, NodeInfo, Run, ValueInfo
+from .strategy import (
+    Free,
+    MemoryReport,
+    MemoryRequest,
+    MemorySchedule,
+    NodeInfo,
+    Offload,
+    Prefetch,
+    Run,
+    ValueInfo,
+)
+from .strategy import Step as ScheduleStep
+from .types import Type
 
 Measure = Callable[[Graph], int]  # a graph in its final order -> the peak of its plan in bytes
 
@@ -49,10 +63,10 @@ def reschedule(
     """
     graph, nodes = base.graph, [s.slot.node for s in base.steps]
 
-    def measured(steps: Sequence[Run | Free]) -> int:
-        return measure(_rewritten(graph, nodes, _replayed(choice.name, request, steps)))
+    def measured(steps: Sequence[ScheduleStep]) -> int:
+        return measure(_rewritten(graph, nodes, _replayed(choice.name, request, steps), origins))
 
-    request = _request(base, nodes, choice, budget_bytes, measured)
+    request, origins = _request(base, nodes, choice, budget_bytes, measured)
     answer = choice.ask("plan", request)
     if answer is None:
         return graph, None, ""
@@ -66,7 +80,7 @@ def reschedule(
         raise PluginContractError(f"{text}; it must be a MemoryReport, or None") from error
     order = _replayed(choice.name, request, answer.steps)
     debug.log(1, f'memory strategy "{choice.name}": {len(order)} runs of {len(nodes)} steps')
-    made = _rewritten(graph, nodes, order)
+    made = _rewritten(graph, nodes, order, origins)
     if debug.check:
         verify(made, "replay", graph)
     return made, answer, floor
@@ -103,8 +117,8 @@ def _request(
     nodes: list[Node],
     choice: Choice,
     budget_bytes: int | None,
-    measure: Callable[[Sequence[Run | Free]], int],
-) -> MemoryRequest:
+    measure: Callable[[Sequence[ScheduleStep]], int],
+) -> tuple[MemoryRequest, list[tuple[Node, int]]]:
     graph = base.graph
     ids: dict[tuple[Node, int], int] = {}
     values: list[ValueInfo] = []
@@ -132,11 +146,30 @@ def _request(
         is_backward = (node.code, node.offset) in SITES
         phase = "update" if updates else "backward" if is_backward else "forward"
         scratch, is_pure = sum(workspace_bytes([step]).values()), _is_repeatable(node.sig)
-        pairs = tuple((inputs[a], made[b]) for a, b in inplace_pairs(node))
+        pairs = _usable_pairs(base, node, inputs, made)
         cost = modelled_ns(node.sig), False, scratch, is_pure, pairs
         where = str(node.sig.device), node.place
         infos.append(NodeInfo(i, node.sig.op.name, inputs, made, *cost, phase, *where))
-    return MemoryRequest(infos, values, budget_bytes, choice.options, ALIGNMENT, measure)
+    request = MemoryRequest(infos, values, budget_bytes, choice.options, ALIGNMENT, measure)
+    return request, list(ids)
+
+
+def _usable_pairs(
+    base: Any, node: Node, inputs: tuple[int, ...], made: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Return the in-place pairs that the plan builder may use: the first of each output, of equal types."""
+    first = {b: a for a, b in reversed(inplace_pairs(node))}
+    fixed, donated = len(base.graph.inputs), {*base.donated}
+    return tuple(
+        (inputs[a], made[b])
+        for b, a in sorted(first.items())
+        if node.inputs[a].type is node.sig.types[b]
+        and (inputs[a] in donated if inputs[a] < fixed else not _is_constant(node.inputs[a]))
+    )
+
+
+def _is_constant(node: Node) -> bool:
+    return _origin(node)[0].sig.op.name == "constant"
 
 
 def _is_repeatable(sig: Signature) -> bool:
@@ -145,8 +178,10 @@ def _is_repeatable(sig: Signature) -> bool:
     return sig.op.is_pure and all(_is_repeatable(n.sig) for graph in inner for n in graph.nodes)
 
 
-def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[int]:
-    """Return the nodes that a schedule runs, in order, once the schedule holds."""
+def _replayed(
+    name: str, request: MemoryRequest, steps: Sequence[Any]
+) -> list[int | Offload | Prefetch]:
+    """Return the nodes that a schedule runs, in order, and what it moves, once the schedule holds."""
     nodes, values = request.nodes, request.values
     where = ""
 
@@ -155,7 +190,8 @@ def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[i
 
     live = {v.number for v in values if v.pinned in ("input", "parameter", "constant")}
     fixed, freed, ran, last = frozenset(live), set[int](), set[int](), -1
-    order: list[int] = []
+    stored = set[int]()
+    order: list[int | Offload | Prefetch] = []
     for number, step in enumerate(steps):
         where = f": step {number}"
         if isinstance(step, Run) and _is_one_of(step.node, nodes):
@@ -173,14 +209,27 @@ def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[i
                     refuse(f"{late}; ops that are not pure keep their order")
                 last = node.number
             live.update(node.outputs)
+            stored.difference_update(node.outputs)
             ran.add(node.number)
             order.append(node.number)
-        elif isinstance(step, Free) and _is_one_of(step.value, values):
+        elif isinstance(step, Prefetch) and _is_one_of(step.value, values):
+            if step.value not in stored:
+                what = f"value {step.value} ({values[step.value].label})"
+                refuse(f"prefetches {what}, which was not offloaded")
+            stored.remove(step.value)
+            live.add(step.value)
+            order.append(step)
+        elif isinstance(step, Free | Offload) and _is_one_of(step.value, values):
             if step.value in fixed or step.value not in live:
                 which = "not the plan's" if step.value in fixed else "not there"
-                refuse(f"frees value {step.value} ({values[step.value].label}), which is {which}")
+                refuse(
+                    f"{step.kind}s value {step.value} ({values[step.value].label}), which is {which}"
+                )
             live.remove(step.value)
             freed.add(step.value)
+            if isinstance(step, Offload):
+                stored.add(step.value)
+                order.append(step)
         else:
             rule = f"Run of one of {len(nodes)} nodes, or Free of one of {len(values)} values"
             refuse(f"is {step!r}; it must be {rule}")
@@ -194,17 +243,30 @@ def _replayed(name: str, request: MemoryRequest, steps: Sequence[Any]) -> list[i
     return order
 
 
-def _rewritten(graph: Graph, nodes: Sequence[Node], order: Sequence[int]) -> Graph:
-    """Return the graph with a node for each run; who reads a value reads that of the latest run."""
+def _rewritten(
+    graph: Graph,
+    nodes: Sequence[Node],
+    order: Sequence[int | Offload | Prefetch],
+    origins: Sequence[tuple[Node, int]],
+) -> Graph:
+    """Return the graph with a node for each run and move; who reads a value reads the latest one.
+
+    ``origins`` has for each value of the request the node that makes it, and which of its outputs it is.
+    """
     made: list[Node] = [n for n in graph.nodes if n.sig.op.name == "constant"]
     newest: dict[Node, Node] = {n: n for n in (*graph.inputs, *made)}
     copies: dict[tuple[Node, tuple[Node, ...]], Node] = {}
+    loaded: dict[tuple[Node, int], Node] = {}
+    tokens: dict[tuple[Node, int], Node] = {}
 
     def copy(node: Node, inputs: tuple[Node, ...]) -> Node:
         made.append(Node(node.sig, inputs, node.type, None, node.code, node.offset))
         return made[-1]
 
     def now(node: Node) -> Node:
+        origin = (node.inputs[0], node.sig.attrs[0][1]) if node.sig.op is GET else (node, 0)
+        if origin in loaded and (node.sig.op is GET or node.sig.single):
+            return loaded[origin]
         if node in newest:
             return newest[node]
         inputs = tuple(map(now, node.inputs))  # a view, or one of several outputs
@@ -212,7 +274,28 @@ def _rewritten(graph: Graph, nodes: Sequence[Node], order: Sequence[int]) -> Gra
             copies[node, inputs] = copy(node, inputs)
         return copies[node, inputs]
 
-    for i in order:
-        newest[nodes[i]] = copy(nodes[i], tuple(map(now, nodes[i].inputs)))
+    def call(function: Any, x: Node, type_: Any, site: Node) -> Node:
+        attrs = (("function", function), ("types", (repr(type_),)))
+        sig = OPS["host_call"].signature((x.type,), attrs, site.sig.device)
+        made.append(Node(sig, (x,), sig.type, None, site.code, site.offset))
+        return made[-1]
+
+    for step in order:
+        if isinstance(step, int):
+            for k in range(len(nodes[step].sig.types)):
+                loaded.pop((nodes[step], k), None)
+            newest[nodes[step]] = copy(nodes[step], tuple(map(now, nodes[step].inputs)))
+            continue
+        origin = node, k = origins[step.value]
+        if isinstance(step, Prefetch):
+            loaded[origin] = call(step.load, tokens[origin], node.sig.types[k], node)
+            continue
+        x = loaded.pop(origin, newest[node])
+        if x is newest[node] and not node.sig.single:
+            x = next(now(g) for g in graph.nodes if _origin(g) == origin and g.sig.op is GET)
+        tokens[origin] = call(step.store, x, _TOKEN, node)
     outputs = tuple(map(now, graph.outputs))
     return Graph(graph.inputs, tuple(made), outputs)
+
+
+_TOKEN = Type((1,), as_dtype("int64"))

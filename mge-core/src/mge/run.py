@@ -10,41 +10,31 @@ that a structure is seen it runs node by node; the second time it is compiled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from . import cache, holding
 from . import graph as graph_module
 from . import op as op_module
-from .buffer import Buffer, Failure
-from .cache import PLANS, Key
+from .buffer import Failure
+from .cache import PLANS, Key, compile_graph
 from .capture import lowered
 from .debug import debug
 from .discovery import first_line
 from .errors import InternalError
 from .execute import NODE_WATCHERS, StepError, located, stop_at_nan
-from .grad import ACTIVE, saved_set
-from .graph import GET, LOCAL, Node, Recording, Signature
+from .grad import saved_set
+from .graph import GET, LOCAL, Graph, Node, Recording, Signature
 from .memory import current_strategy
 from .mode import MANAGERS, MODE
 from .passes.inline import inline_calls
 from .passes.lower import helps
+from .tape import ACTIVE
 
 SOFT_CAP_NODES = 2_000
 SOFT_CAP_BYTES = 256 << 20
-
-
-def _calibrate() -> tuple[int, int]:
-    """Return the reference counts of a node that only its recording holds, and of a buffer that only a node holds."""
-    index = {Node(None, (), None, Buffer(None)): 0}  # type: ignore[arg-type]
-    nodes = list(index)
-    counts = list(map(getrefcount, nodes))  # as _held counts
-    return counts[0], getrefcount(nodes[0].buffer)
-
-
-_UNHELD, _UNSHARED = _calibrate()
 
 
 def evaluate(nodes: Sequence[Node]) -> None:
@@ -120,38 +110,6 @@ def over_cap(recording: Recording) -> None:
         rest.enlist(node)
 
 
-def is_donatable(buffer: Any) -> bool:
-    """Whether a buffer is memory of the pool that only its node sees (and the caller's argument)."""
-    return (
-        buffer.__class__ is Buffer
-        and buffer.pool is not None
-        and getrefcount(buffer) <= _UNSHARED + 1
-    )
-
-
-def _held(recording: Recording, nodes: list[Node]) -> tuple[list[int], list[int]]:
-    """Return the positions of results that somebody holds, and of leaves that nobody else can see."""
-    tokens = recording.tokens
-    refs = list(map(getrefcount, nodes))
-    edges = [_UNHELD] * len(tokens)
-    for token in tokens:
-        if token.__class__ is tuple:
-            for position in token[1:]:
-                edges[position] += 1
-    for _, before in recording.rebinds.values():
-        position = recording.index.get(before)
-        if position is not None:
-            edges[position] += 1
-    wanted, donated = [], []
-    for i, token in enumerate(tokens):
-        if token.__class__ is tuple:
-            if refs[i] > edges[i] and token[0].single:
-                wanted.append(i)
-        elif refs[i] <= edges[i] and is_donatable(nodes[i].buffer):
-            donated.append(i)
-    return wanted, donated
-
-
 def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[int]:
     """Add to ``wanted`` what gradients of active tapes will read; return the positions whose inputs to keep."""
     depends: list[bool] = []
@@ -186,7 +144,7 @@ def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[in
 def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
     """Compute the held results of a recording; with ``only``, just those nodes."""
     nodes, tokens = recording.nodes, recording.tokens
-    wanted, donated = ([recording.index[n] for n in only], []) if only else _held(recording, nodes)
+    wanted, donated = ([recording.index[n] for n in only], []) if only else holding.held(recording, nodes)
     kept = _history(nodes, tokens, wanted) if ACTIVE and not only else []
     wanted = [i for i in wanted if nodes[i].buffer is None]
     if not wanted:
@@ -197,21 +155,20 @@ def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
         _undo(recording)
         raise
     history = set(kept)
+    failure: Failure | None = None
     for i in wanted:
-        nodes[i].buffer = values[i]
-    for i in range(len(nodes)):
-        node = nodes[i]
-        if i in history:
-            for tape in ACTIVE:
-                tape.keep(node)
-        elif (
-            node.buffer is not None and tokens[i].__class__ is tuple
-        ):  # leaves may hold history of a tape
+        node, value = nodes[i], values[i]
+        node.buffer = value
+        if i not in history:
             node.inputs = ()
-    failed = [values[i] for i in wanted if values[i].__class__ is Failure]
-    if failed:
+        if value.__class__ is Failure:
+            failure = failure or value
+    for i in kept:
+        for tape in ACTIVE:
+            tape.keep(nodes[i])
+    if failure is not None:
         _undo(recording)
-        raise failed[0].error
+        raise failure.error
 
 
 def _undo(recording: Recording) -> None:
@@ -229,9 +186,15 @@ def _compute(
     if MODE.get().eager:
         return interpret(nodes, recording.tokens, wanted)
     key = Key(tuple(recording.tokens), tuple(wanted), tuple(donated), current_strategy())
-    plan = PLANS.find(
-        key, lambda positions: recording.graph([nodes[i] for i in positions], recording.leaves)
-    )
+
+    def made(positions: tuple[int, ...]) -> Graph:
+        graph = recording.graph([nodes[i] for i in positions], recording.leaves)
+        if debug.tune:
+            given = graph, key.tokens, positions, (), key.strategy, key.donated
+            cache.tune(lambda: compile_graph(*given), recording.leaves)
+        return graph
+
+    plan = PLANS.find(key, made)
     if plan is None:
         debug.counts["first_sight_runs"] += 1
         return interpret(nodes, recording.tokens, wanted)

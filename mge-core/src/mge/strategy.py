@@ -1,6 +1,6 @@
 """The contract of memory strategies: what one is asked, and what it answers.
 
-In: nothing. Out: ``MemoryRequest``, ``MemorySchedule`` with its steps ``Run`` and ``Free``, ``MemoryStrategy``.
+In: nothing. Out: ``MemoryRequest``, ``MemorySchedule`` and its steps, ``MemoryStrategy``.
 After ``native``; before ``plugin``, which offers these names. ``replay`` checks and carries out the answers.
 """
 
@@ -28,7 +28,8 @@ class NodeInfo(NamedTuple):
     is_pure : bool
         It may run several times, and anywhere. The others run once, in the order of ``number``.
     inplace : tuple of (int, int)
-        Pairs (input, output) of values: the output may take the bytes of that input where it dies here.
+        Pairs (input, output) of values, one for each output at most: it takes the bytes of that input where no later
+        step reads it. An input of the plan among them is one that may be overwritten.
     phase : {"forward", "backward", "update"}
         ``"update"`` writes over an input of the plan.
     device : str
@@ -88,6 +89,28 @@ class Free(NamedTuple):
     kind: str = "free"
 
 
+class Offload(NamedTuple):
+    """A step: ``store(array)`` takes a value elsewhere, and the value is given up.
+
+    ``store`` returns a token, an int64 array of shape (1,), that ``Prefetch`` gives back. In host memory only.
+    """
+
+    value: int
+    store: Callable[[Any], Any]
+    kind: str = "offload"
+
+
+class Prefetch(NamedTuple):
+    """A step: ``load(token)`` returns the array of a value that was offloaded; later steps read it."""
+
+    value: int
+    load: Callable[[Any], Any]
+    kind: str = "prefetch"
+
+
+Step = Run | Free | Offload | Prefetch
+
+
 class MemoryRequest(NamedTuple):
     """What a memory strategy is asked for.
 
@@ -111,7 +134,7 @@ class MemoryRequest(NamedTuple):
     budget_bytes: int | None
     options: Mapping[str, Any]
     alignment: int
-    measure: Callable[[Sequence[Run | Free]], int]
+    measure: Callable[[Sequence[Step]], int]
 
 
 class MemoryReport(NamedTuple):
@@ -140,14 +163,14 @@ class MemorySchedule(NamedTuple):
 
     Attributes
     ----------
-    steps : sequence of Run and Free
+    steps : sequence of Run, Free, Offload and Prefetch
         Each node runs at least once, after what it reads. A value whose last reader ran is freed in any case.
     peak_bytes : int, bytes, or None
         Arena, scratch and results, where the strategy states them; the plan must not take more.
     report : MemoryReport or None
     """
 
-    steps: Sequence[Run | Free]
+    steps: Sequence[Step]
     peak_bytes: int | None = None
     report: MemoryReport | None = None
 

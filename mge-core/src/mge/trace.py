@@ -17,13 +17,13 @@ from .capture import Capture, NumberRead, TracedNumber
 from .debug import debug
 from .errors import InternalError, TraceError, user_place
 from .execute import WATCHERS
-from .grad import ACTIVE
 from .graph import EPOCH, Node, make_leaf
 from .guard import Watcher, is_plain
 from .memory import current_strategy, find_strategy
 from .mode import MANAGERS, MODE, changed
 from .op import default_device
 from .run import evaluate
+from .tape import ACTIVE
 from .tensor import Tensor, as_array, upload
 from .traced import Traced
 from .tree import Form, flatten, unflatten
@@ -56,6 +56,8 @@ class trace:
         unless it reads their value; other plain values belong to the kind of the arguments.
     memory : str, optional
         A memory strategy for the plans of this function, by name and with options: ``"sublinear:budget=2GB"``.
+    tune : bool
+        Time the algorithms of a plan before it is made, and keep the choices, as ``MGE_TUNE=1`` does for all plans.
     check : bool
         Run the Python function beside each call and compare, bit for bit.
     symbolic, record_only, symbolic_shape, without_host, imperative : bool
@@ -100,6 +102,7 @@ class trace:
         *,
         memory: str | None = None,
         check: bool = False,
+        tune: bool = False,
         symbolic: bool = False,
         capture_as_const: bool = False,
         record_only: bool = False,
@@ -124,10 +127,12 @@ class trace:
                 "trace: sublinear_memory_config and dtr_config exclude each other"
             ).add_place(user_place())
         given = {"sublinear": sublinear_memory_config, "dtr": dtr_config}
-        chosen = next((name for name, config in given.items() if config is not None), memory)
+        chosen = next(
+            (getattr(c, "strategy", name) for name, c in given.items() if c is not None), memory
+        )
         if chosen is not None:
             find_strategy(chosen)
-        self.memory, self.check, self.profiling = chosen, check, profiling
+        self.memory, self.check, self.tune, self.profiling = chosen, check, tune, profiling
         self.last: Traced | None = None
         self.last_arguments: tuple[tuple, dict[str, Any]] = ((), {})
         self._entries: dict[tuple, list[Traced]] = {}
@@ -306,6 +311,7 @@ class trace:
                 owner, arguments, stand_ins, returned, result_form, effects, grads_after, watcher
             )
             made.example = form, [_without_value(x) for x in leaves]
+            made.tunes = self.tune
             owner.close()
             return made
 

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
+from . import cache
 from .buffer import Failure
 from .cache import CompiledPlan, compile_graph
 from .debug import debug
 from .execute import WATCHERS, StepError, located
-from .grad import ACTIVE
 from .graph import EPOCH, Graph, Node, leaf_signature
 from .guard import Guard, broken
+from .holding import is_donatable
 from .mode import MODE
 from .op import OPS, record_nodes
-from .run import evaluate, is_donatable
+from .run import evaluate
+from .tape import ACTIVE
 from .tensor import Tensor
 from .tree import Form, flatten, unflatten
 
@@ -50,11 +52,15 @@ class Traced:
         ``"argument"`` the handle is that of the argument, by its position among the leaves.
     form, results
         The tree that the function returned: leaves are outputs or plain values.
+    tunes : bool
+        Algorithms are timed before the first plan is made.
     shortcut : tuple or None
         The last run as one native call, with what must still be so for it: see ``run_shortcut``.
     example : (form, leaves)
         The arguments; tensors and arrays are there without their values.
     """
+
+    tunes = False
 
     def __init__(
         self,
@@ -127,6 +133,8 @@ class Traced:
         donated = self._donated(nodes)
         plan = self.plans.get((donated, strategy))
         if plan is None:
+            if self.tunes or debug.tune:
+                cache.tune(lambda: self._compile((), strategy), nodes)
             plan = self.plans[donated, strategy] = self._compile(donated, strategy)
         try:
             buffers = plan.run(nodes)
@@ -152,10 +160,10 @@ class Traced:
         self.shortcut = None if call is None else (call, plan, bound, prologue is not None, *where)
 
     def run_shortcut(self, nodes: list[Node], mode: Any) -> list[Tensor] | None:
-        """Run as the last time, in one native call; None where something else changed."""
+        """Run as the last time, in one native call, which checks the guards; None where something else changed."""
         call, compiled, bound, has_prologue, memory, settings = self.shortcut
         same = mode.memory == memory and settings is debug._values and self.epoch == EPOCH[0]
-        if not same or ACTIVE or WATCHERS or broken(self.guards) is not None:
+        if not same or ACTIVE or WATCHERS:
             return None
         plan, native = compiled.plan, bound.native
         with plan.devices[0].lock:

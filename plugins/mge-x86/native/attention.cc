@@ -92,7 +92,7 @@ class Plan {
   int64_t heads = 1, parts, grain;
 
  private:
-  static constexpr int64_t kUnits = 12;
+  static constexpr int64_t kUnits = 6;
   size_t first_;
   bool tokens_first_, bool_mask_;
   Head head_{};

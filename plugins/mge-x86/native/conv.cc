@@ -1,5 +1,5 @@
 // Direct convolution: x86::pack_weight and x86::conv with algorithm "direct", and the base op conv on NCHW data.
-#include "mge/cpu/conv.hpp"
+#include "mge/cpu/conv_narrow.hpp"
 
 #include "mge/cpu/halves.hpp"
 #include "mge/cpu/strided.hpp"
@@ -48,8 +48,8 @@ ConvShape shape_of(const Use& use, const std::vector<int64_t>& size, const std::
   return {use.inputs[0].shape[0], weight[1] * groups, weight[0], groups, axis(3), axis(2), axis(1)};
 }
 
-uint64_t scratch_bytes(const Conv& conv) {
-  return 4 * static_cast<uint64_t>(conv.scratch_floats()) * static_cast<uint64_t>(mge_host->thread_count);
+uint64_t scratch_bytes(const NarrowConv& conv) {
+  return 4 * static_cast<uint64_t>(conv.workspace_floats());
 }
 
 // x86::conv, on (n, h, w, c).
@@ -59,7 +59,7 @@ ConvShape nhwc_shape(const Use& use) {
 }
 
 Function conv_nhwc(const Use& use) {
-  const Conv conv(nhwc_shape(use));
+  const NarrowConv conv(nhwc_shape(use));
   const bool has_bias = use.flag("bias"), has_residual = use.flag("residual");
   const Activation activation = activation_of(use.text("activation"));
   return [=](const Run& run) {
@@ -72,7 +72,7 @@ Function conv_nhwc(const Use& use) {
 // The base op: images and weights are brought into the layouts of the kernel, in the workspace, and the result back.
 struct Nchw {
   ConvShape shape;
-  Conv conv;
+  NarrowConv conv;
   WeightPacking packing;
   int64_t x_floats, packed_floats, y_floats;
 
@@ -113,7 +113,7 @@ void add_conv(Kernels& kernels) {
   kernels.prepared<float>("x86::conv", conv_nhwc)
       .unless(refuse_others)
       .named([](const Use& use) { return nhwc_shape(use).is_product() ? "x86::conv product" : "x86::conv direct"; })
-      .workspace([](const Use& use) { return scratch_bytes(Conv(nhwc_shape(use))); });
+      .workspace([](const Use& use) { return scratch_bytes(NarrowConv(nhwc_shape(use))); });
   kernels.prepared<float>("conv", conv_nchw)
       .named([](const Use& use) { return Nchw::of(use).is_product() ? "conv product" : "conv direct"; })
       .workspace([](const Use& use) { return Nchw(use).bytes(); });

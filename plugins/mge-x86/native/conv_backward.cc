@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "mge/cpu/conv_input.hpp"
+#include "mge/cpu/conv_narrow.hpp"
 #include "mge/cpu/conv_use.hpp"
 #include "mge/cpu/conv_weight.hpp"
 #include "mge/cpu/halves.hpp"
@@ -21,7 +22,9 @@ class InputGradient {
     else
       phases_.emplace(shape);
   }
-  uint64_t bytes() const { return worker_bytes(conv_ ? conv_->scratch_floats() : phases_->scratch_floats()); }
+  uint64_t bytes() const {
+    return conv_ ? 4 * static_cast<uint64_t>(conv_->workspace_floats()) : worker_bytes(phases_->scratch_floats());
+  }
   void run(const float* dy, const float* packed, float* dx, void* workspace) const {
     float* scratch = static_cast<float*>(workspace);
     if (conv_)
@@ -31,7 +34,7 @@ class InputGradient {
   }
 
  private:
-  std::optional<Conv> conv_;
+  std::optional<NarrowConv> conv_;
   std::optional<ConvInput> phases_;
 };
 

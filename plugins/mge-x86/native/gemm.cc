@@ -107,6 +107,7 @@ struct Multiplication {
 };
 
 constexpr int64_t kPart = 1 << 17;  // floats of a matrix that are worth a chunk
+constexpr int64_t kRowPart = 1 << 15;  // and of one that is cut, so that all threads get as much
 
 // `count` times: a matrix times a vector. Its rows are of length k where `by_rows`, else it is given transposed.
 template <class Offsets>
@@ -217,7 +218,10 @@ Function pack_matrix(const Use& use) {
 // A row times a packed matrix, 16 results at a time.
 void packed_row(const Product& p) {
   const int64_t blocks = (p.n + kBlock - 1) / kBlock;
-  parallel_for(blocks, std::max<int64_t>(1, kPart / std::max<int64_t>(1, p.k * kBlock)), [&](int64_t begin, int64_t end) {
+  int64_t each = blocks;  // a chunk: all where the matrix is small, else equal ones
+  if (p.k * kBlock * blocks > kPart)
+    while (each > 1 && each * p.k * kBlock > kRowPart) each = (each + 1) / 2;
+  parallel_for(blocks, each, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float sums[kBlock];
       sum_block(p.packed + i * p.k * kBlock, p.a.at, p.k, sums);
@@ -283,7 +287,8 @@ void add_gemm(Kernels& kernels) {
   kernels.prepared<float>("matmul", matmul).workspace(matmul_bytes);
   kernels.prepared<float>("linear", linear).workspace(linear_bytes);
   kernels.prepared<float>("x86::pack_matrix", pack_matrix);
-  kernels.prepared<float>("x86::linear", packed_linear).workspace(packed_linear_bytes);
+  kernels.prepared<float>("x86::linear", packed_linear).workspace(packed_linear_bytes)
+      .named([](const Use& use) { return LinearShape(use).m == 1 ? "x86::linear row" : "x86::linear product"; });
   add_portable<double, bool, int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(kernels);
   also_halves(kernels, {"matmul"});
 }

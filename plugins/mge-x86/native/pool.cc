@@ -1,7 +1,6 @@
 // max_pool, avg_pool and their gradients, and the x86:: forms of them with the channels last.
-#include "mge/cpu/pool.hpp"
-
 #include "mge/cpu/halves.hpp"
+#include "mge/cpu/pool_last.hpp"
 
 namespace {
 
@@ -25,10 +24,10 @@ void add_max(Kernels& kernels, const std::string& op) {
       with_index(run.use.outputs[1], [&](auto kind) {
         using I = decltype(kind);
         const auto kernel = last ? max_pool_last<T, I> : max_pool<T, I>;
-        kernel(pool, run.in<T>(0), run.out<T>(0), run.out<I>(1));
+        kernel(pool, run.in<T>(0), run.out<T>(0), run.outputs[1] ? run.out<I>(1) : nullptr);
       });
     };
-  });
+  }).optional_outputs();
 }
 
 template <class T, bool last>

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +84,30 @@ def test_parameters_that_change_are_seen(toy, runs):
     for factor in (1, 1, 2, 2, 2):
         weight.set_value(np.eye(2, dtype=np.float32) * factor)
         assert product(x).tolist() == [[2 * factor, 2 * factor]]
+
+
+def test_what_the_function_read_is_looked_at_again(toy, runs):
+    settings = SimpleNamespace(scale=2.0, names={}, shape=(1, 2), inner=SimpleNamespace(shift=1))
+
+    def function(x):
+        return x * settings.scale + len(settings.names) + settings.inner.shift + settings.shape[1]
+
+    scaled = trace(function)
+    assert [scaled(value(toy, 3)).item() for _ in range(3)] == [9, 9, 9] and len(runs) == 1
+    settings.scale, settings.names, settings.shape = float("2"), {}, (1, len("ab"))  # equal
+    assert scaled(value(toy, 3)).item() == 9 and len(runs) == 1
+    settings.names["one"] = 1
+    assert scaled(value(toy, 3)).item() == 10
+    settings.inner = SimpleNamespace(shift=True)  # equal, but of another type
+    traces = debug.stats()["traces"]
+    assert scaled(value(toy, 3)).item() == 10 and debug.stats()["traces"] == traces + 1
+    settings.shape = (1, 5)
+    assert scaled(value(toy, 3)).item() == 13
+    settings.scale = 0.5
+    assert scaled(value(toy, 3)).item() == 8.5
+    del settings.inner.shift
+    with pytest.raises(AttributeError, match="shift"):
+        scaled(value(toy, 3))
 
 
 def test_another_type_device_or_setting_takes_the_long_way(toy, runs):

@@ -7,7 +7,7 @@ import mge
 import mge.functional as F
 from mge.autodiff import GradManager
 from mge.errors import ArgumentError
-from mge.grad import ACTIVE
+from mge.tape import ACTIVE
 from mge.jit import trace
 
 

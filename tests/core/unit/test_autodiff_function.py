@@ -7,7 +7,7 @@ import mge
 import mge.functional as F
 from mge.autodiff import Function, GradManager, gradients
 from mge.errors import DTypeError, MgeError, ShapeError, UnsupportedError
-from mge.grad import ACTIVE
+from mge.tape import ACTIVE
 from mge.jit import trace
 
 

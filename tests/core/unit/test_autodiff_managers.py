@@ -10,7 +10,7 @@ import mge
 import mge.functional as F
 from mge.autodiff import GradManager, gradients
 from mge.errors import DTypeError, MgeError, TraceError
-from mge.grad import ACTIVE
+from mge.tape import ACTIVE
 from mge.jit import trace
 from mge.mode import MANAGERS
 

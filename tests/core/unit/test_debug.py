@@ -1,5 +1,7 @@
 """Settings: each variable is read, and does what its line in the table says."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,7 @@ def test_debug_levels_tell_more_and_more(level, capsys):
         traced(lambda x: F.exp(x) + 1, [1.0, 2.0])
     text = capsys.readouterr().err
     assert ("compiled a plan of 2 steps, peak " in text) == (level >= 1)
-    assert ("step 0: exp(f32[2]) on ref:0, " in text) == (level >= 2)
+    assert bool(re.search(r"\d\.0 exp +in Python +[\d.]+ µs", text)) == (level >= 2)
     assert ("after simplify:\ngraph(%0: f32[2]) {" in text) == (level >= 3)
 
 

@@ -150,7 +150,7 @@ def test_training_in_several_threads_at_once(descend):
 
     wanted = work(0)
     assert in_threads(4, work) == [wanted] * 4
-    assert not mge.grad.ACTIVE
+    assert not mge.tape.ACTIVE
 
 
 def test_one_traced_function_in_several_threads():

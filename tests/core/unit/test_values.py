@@ -12,7 +12,7 @@ import mge
 import mge.functional as F
 from mge.device import as_device
 from mge.errors import ArgumentError, DTypeError, MgeError, ShapeError
-from mge.run import is_donatable
+from mge.holding import is_donatable
 
 
 def floats(*values):

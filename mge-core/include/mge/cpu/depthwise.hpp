@@ -44,29 +44,31 @@ struct DepthwiseOperands {
 
 // Part of an output row, for some channels: the taps that its pixels share. Steps in floats.
 struct DepthwiseRow {
-  const float *x, *w, *bias, *residual;
+  const float* const* x;  // the first tap of the first pixel, in each row of taps
+  const float *w, *bias, *residual;
   float* y;
-  int64_t rows, cols;                  // taps
-  int64_t x_row, x_col, w_row, w_col;  // between taps
-  int64_t x_step, y_step;              // between pixels
+  int64_t rows, cols;           // taps
+  int64_t x_col, w_row, w_col;  // between taps
+  int64_t x_step, y_step;       // between pixels
   bool left, right;                    // the first, the last pixels of the row meet KW / 2 columns outside the image
   bool clip;
   float low, high;
 };
 
-// P pixels times `lanes` channels, kWidth where Whole is set. KW > 0: kernel rows of KW taps without dilation at stride
+// P pixels, the first at x_at and y_at, times `lanes` channels, kWidth where Whole is set. KW > 0: kernel rows of KW taps without dilation at stride
 // S, so that each input serves all taps that meet it; but for the first Before and the last After inputs, which lie
 // outside the image. KW = 0: any steps.
 template <int KW, int S, int P, int Before, int After, bool Whole>
-void depthwise_pixels(const DepthwiseRow& t, const float* x, int64_t y_at, int64_t lanes) {
+void depthwise_pixels(const DepthwiseRow& t, int64_t x_at, int64_t y_at, int64_t lanes) {
   auto get = [lanes](const float* p) { return Whole ? load(p) : load_n(p, lanes); };
-  const int64_t x_row = t.x_row, x_col = t.x_col, x_step = t.x_step, y_step = t.y_step, w_row = t.w_row, w_col = t.w_col;
+  const int64_t x_col = t.x_col, x_step = t.x_step, y_step = t.y_step, w_row = t.w_row, w_col = t.w_col;
   vf sums[P];
   vf start = t.bias ? get(t.bias) : vf{};
   MGE_UNROLL
   for (int p = 0; p < P; ++p) sums[p] = start;
   const float* w_at = t.w;
-  for (int64_t i = t.rows; i > 0; --i, x += x_row, w_at += w_row) {
+  for (int64_t i = 0; i < t.rows; ++i, w_at += w_row) {
+    const float* x = t.x[i] + x_at;
     if constexpr (KW > 0) {
       vf w[KW];
       MGE_UNROLL
@@ -107,7 +109,7 @@ void depthwise_pixels(const DepthwiseRow& t, const float* x, int64_t y_at, int64
 
 constexpr int kDepthwisePixels = 8;  // of a tile: with the weights of a row of 5 taps, they fit 16 registers
 
-using DepthwiseFunction = void (*)(const DepthwiseRow&, const float* x, int64_t y_at, int64_t lanes);
+using DepthwiseFunction = void (*)(const DepthwiseRow&, int64_t x_at, int64_t y_at, int64_t lanes);
 
 // At [4 * (width - 1)]: the tiles inside a row; behind that: at its left end, its right end, and both.
 template <int KW, int S, bool Whole, size_t... I>
@@ -115,20 +117,19 @@ constexpr std::array<DepthwiseFunction, sizeof...(I)> depthwise_functions(std::i
   return {depthwise_pixels<KW, S, I / 4 + 1, I % 2 * (KW / 2), I / 2 % 2 * (KW / 2), Whole>...};
 }
 
-// The pixels of a row in tiles of nearly equal width.
+// The pixels of a row in tiles of nearly equal width; `x_at` as in depthwise_pixels.
 template <int KW, int S, bool Whole>
-MGE_INLINE void depthwise_row(const DepthwiseRow& t, int64_t pixels, int64_t lanes) {
+MGE_INLINE void depthwise_row(const DepthwiseRow& t, int64_t x_at, int64_t pixels, int64_t lanes) {
   static constexpr auto functions =
       depthwise_functions<KW, S, Whole>(std::make_index_sequence<4 * kDepthwisePixels>());
   const int64_t tiles = (pixels + kDepthwisePixels - 1) / kDepthwisePixels;
   const int64_t width = tiles == 1 ? pixels : pixels / tiles, wider = pixels - width * tiles;
-  const float* x = t.x;
   int64_t y_at = 0, ends = t.left;
   for (int64_t i = 0; i < tiles; ++i, ends = 0) {
     const int64_t mine = width + (i < wider);
     if (i == tiles - 1) ends += 2 * t.right;
-    functions[static_cast<size_t>(4 * (mine - 1) + ends)](t, x, y_at, lanes);
-    x += mine * t.x_step, y_at += mine * t.y_step;
+    functions[static_cast<size_t>(4 * (mine - 1) + ends)](t, x_at, y_at, lanes);
+    x_at += mine * t.x_step, y_at += mine * t.y_step;
   }
 }
 
@@ -144,6 +145,10 @@ template <int KW, int S>
 void depthwise_chunk(const Depthwise& d, const DepthwiseOperands& o, int64_t begin, int64_t end) {
   const int64_t c = d.channels, phases = d.rows.size();
   DepthwiseRow t{};
+  int64_t most = 0;
+  for (const Taps& rows : d.rows) most = std::max(most, rows.taps);
+  std::vector<const float*> x_rows(static_cast<size_t>(most));
+  t.x = x_rows.data();
   t.low = o.low, t.high = o.high, t.clip = o.low > -INFINITY || o.high < INFINITY;
   t.left = d.cols[0].in < 0, t.right = beyond(d.cols[0]) > 0;
   // So many channels at a time that the rows that meet one output row, and it, stay in the first cache.
@@ -158,7 +163,8 @@ void depthwise_chunk(const Depthwise& d, const DepthwiseOperands& o, int64_t beg
       const int64_t x_first = (image * d.in_height + rows.in + j * rows.in_step + row.begin * rows.tap_step) * d.in_width;
       const int64_t w_first = (rows.w + row.begin * rows.w_step) * d.kernel_width;
       t.rows = row.end - row.begin;
-      t.x_row = rows.tap_step * d.in_width * c, t.w_row = rows.w_step * d.kernel_width * c;
+      for (int64_t i = 0; i < t.rows; ++i) x_rows[i] = o.x + (x_first + i * rows.tap_step * d.in_width) * c;
+      t.w_row = rows.w_step * d.kernel_width * c;
       for (const Taps& cols : d.cols) {
         t.x_col = cols.tap_step * c, t.w_col = cols.w_step * c;
         t.x_step = cols.in_step * c, t.y_step = cols.out_step * c;
@@ -166,17 +172,17 @@ void depthwise_chunk(const Depthwise& d, const DepthwiseOperands& o, int64_t beg
         auto piece = [&](int64_t p, int64_t pixels, Taps::Range col) {
           if (!pixels) return;
           t.cols = col.end - col.begin;
-          const int64_t x_at = x_first + cols.in + p * cols.in_step + col.begin * cols.tap_step;
+          const int64_t x_at = cols.in + p * cols.in_step + col.begin * cols.tap_step;
           const int64_t y_at = at * d.out_width + cols.out + p * cols.out_step;
           const int64_t w_at = w_first + cols.w + col.begin * cols.w_step;
           for (int64_t k = from; k < std::min(c, from + group); k += kWidth) {
-            t.x = o.x + x_at * c + k, t.w = o.w + w_at * c + k, t.y = o.y + y_at * c + k;
+            t.w = o.w + w_at * c + k, t.y = o.y + y_at * c + k;
             t.bias = o.bias ? o.bias + k : nullptr;
             t.residual = o.residual ? o.residual + y_at * c + k : nullptr;
             if (kWidth < 16 && c - k >= kWidth)
-              depthwise_row<KW, S, true>(t, pixels, kWidth);
+              depthwise_row<KW, S, true>(t, x_at * c + k, pixels, kWidth);
             else  // masks cost nothing in AVX-512
-              depthwise_row<KW, S, false>(t, pixels, std::min<int64_t>(c - k, kWidth));
+              depthwise_row<KW, S, false>(t, x_at * c + k, pixels, std::min<int64_t>(c - k, kWidth));
           }
         };
         if (KW > 0) {

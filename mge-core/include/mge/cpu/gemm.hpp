@@ -69,42 +69,49 @@ class Cut {
   static constexpr int64_t kDepth = 1024;       // terms a part
   static constexpr int64_t kLeft = 112 * 1024;  // floats of a block of a: with a panel of b, the level-2 cache
   static constexpr int64_t kRight = 2 << 20;    // floats of the columns of a block of b: the level-3 cache
+  static constexpr int64_t kHeavyRight = 192 << 10;  // floats of b that a level-2 cache does not hold
   static constexpr int64_t kUnits = 16;         // pieces of work that a large product should have
   static constexpr int64_t kLeast = 2000000;    // multiplications that are worth a piece
 
-  Cut(int64_t m, int64_t n, int64_t k, int64_t batch) {
-    depth = k ? std::min(k, round_up(even_part(k, kDepth), 4)) : 0;
-    rows = round_up(even_part(m, std::max<int64_t>(kRows, kLeft / std::max<int64_t>(1, depth))), kRows);
-    columns = round_up(even_part(n, std::max<int64_t>(kPanel, kRight / std::max<int64_t>(1, k))), kPanel);
-    int64_t units = std::clamp<int64_t>(m * n * k / kLeast * batch, 1, kUnits);
-    while (blocks(m, n) * batch < units) {  // halve the side of more tiles
-      bool down = rows >= 4 * kRows, across = columns >= 2 * kPanel;
-      if (!down && !across) break;
-      if (down && across) down = rows * kColumns > columns * kRows;
-      int64_t& side = down ? rows : columns;
-      side = round_up(side / 2, down ? kRows : kPanel);
-    }
-    down_ = count(m, rows), blocks_ = blocks(m, n);
+  Cut(int64_t m, int64_t n, int64_t k, int64_t batch) : tiles_(m), panels_(count(n, kPanel)) {
+    depth = k ? std::min(k, round_up(count(k, count(k, kDepth)), 4)) : 0;
+    down_ = std::max<int64_t>(1, count(m, std::max<int64_t>(kRows, kLeft / std::max<int64_t>(1, depth))));
+    across_ = std::max<int64_t>(1, count(n, std::max<int64_t>(kPanel, kRight / std::max<int64_t>(1, k))));
+    const int64_t work = m * n * k;
+    const int64_t units = std::clamp<int64_t>(work / kLeast * batch, work < kLeast / 2 ? 1 : 2, kUnits);
+    const auto halve = [&](int64_t& parts, int64_t most, int64_t wanted) {  // so blocks are even in size and number
+      while (blocks() * batch < wanted && 2 * parts <= most) parts *= 2;
+    };
+    // Rows where they suffice: a worker then finds in its caches what it made of them in the product before. But where
+    // b comes from memory, each part of it should be read by one worker.
+    const bool by_rows = n * k <= kHeavyRight && tiles_.count() * across_ * batch >= units / 2;
+    if (by_rows) halve(down_, tiles_.count(), units);
+    halve(across_, panels_, by_rows ? (units + 1) / 2 : units);
+    halve(down_, tiles_.count(), (units + 1) / 2);
+    rows = count(tiles_.count(), down_) * kRows, columns = count(panels_, across_) * kPanel;
   }
 
-  int64_t rows, columns, depth;
-  int64_t blocks() const { return blocks_; }
-  int64_t row_of(int64_t block) const { return block % down_ * rows; }
-  int64_t column_of(int64_t block) const { return block / down_ * columns; }
+  int64_t rows, columns, depth;  // of a block, at most
+  int64_t blocks() const { return down_ * across_; }
+  // Where the rows of a block begin, or (with `next` = 1) those of the one below it; and the columns.
+  int64_t row_of(int64_t block, int64_t next = 0) const {
+    return tiles_[part(tiles_.count(), block % down_ + next, down_)].begin;
+  }
+  int64_t column_of(int64_t block, int64_t next = 0) const {
+    return part(panels_, block / down_ + next, across_) * kPanel;
+  }
   // Whether several blocks read each panel of b, so that it pays to pack all of b first.
   bool packs_first() const { return down_ > 1; }
   // Of each worker: a panel of b, then a block of a.
-  int64_t scratch_floats() const { return b_floats() + std::max(rows * a_row(), RowTiles(rows).count() * depth * kBlock); }
+  int64_t scratch_floats() const { return b_floats() + std::max(rows * a_row(), rows / kRows * depth * kBlock); }
   int64_t b_floats() const { return packs_first() ? 0 : kPanel * depth; }
   int64_t a_row() const { return round_up(depth, 16) + 16; }  // in scratch memory
 
  private:
   static int64_t count(int64_t n, int64_t each) { return (n + each - 1) / each; }
-  static int64_t even_part(int64_t n, int64_t most) {  // of n cut into as few and as equal parts as can be
-    return n ? count(n, count(n, most)) : 1;
-  }
-  int64_t blocks(int64_t m, int64_t n) const { return count(m, rows) * count(n, columns); }
-  int64_t down_, blocks_;
+  static int64_t part(int64_t n, int64_t i, int64_t parts) { return (2 * n * i + parts) / (2 * parts); }  // rounded
+  RowTiles tiles_;
+  int64_t panels_, down_, across_;
 };
 
 // One block of a product.
@@ -112,12 +119,12 @@ class Block {
  public:
   // `scratch`: Cut::scratch_floats(), aligned to 64 bytes. b is packed where the cut packs first.
   Block(const Product& p, const Cut& cut, int64_t block, float* scratch)
-      : p_(p), row_(cut.row_of(block)), column_(cut.column_of(block)), rows_(std::min(cut.rows, p.m - row_)),
-        columns_(std::min(cut.columns, p.n - column_)), tiles_(rows_), b_scratch_(scratch),
-        a_scratch_(scratch + cut.b_floats()), a_scratch_row_(cut.a_row()) {
+      : p_(p), row_(cut.row_of(block)), column_(cut.column_of(block)), rows_(cut.row_of(block, 1) - row_),
+        columns_(std::min(cut.column_of(block, 1), p.n) - column_), next_column_(cut.column_of(block + 1)),
+        tiles_(rows_), b_scratch_(scratch), a_scratch_(scratch + cut.b_floats()), a_scratch_row_(cut.a_row()) {
     by_columns_ = p.a.column != 1 && p.k > 1;
-    // Rows a multiple of 1 KiB apart fall into few sets of a cache; terms that far apart, into many pages.
-    copies_ = columns_ > 2 * kColumns && (by_columns_ || p.a.row % 256 == 0);
+    // Rows a multiple of 4 KiB apart fall into few sets of a cache; terms that far apart, into many pages.
+    copies_ = columns_ > 2 * kColumns && (by_columns_ || p.a.row % 1024 == 0);
     int64_t first = 0;
     do {
       multiply(first, std::min(cut.depth, p.k - first));
@@ -146,9 +153,11 @@ class Block {
       else
         pack_columns(p_.b, first, depth, column, tile.columns, b_scratch_), tile.b = b_scratch_;
       tile.bias = last && p_.bias ? p_.bias + column : nullptr;
+      const float* next = p_.packed ? after(first, depth, c) : nullptr;
+      tile.ahead_terms = 0;
       for (int64_t i = 0; i < tiles_.count(); ++i) {
         RowRange r = tiles_[i];
-        if (p_.packed && tiles_.count() > 1 && c + kColumns < columns_) prefetch_panel(tile, i);
+        if (next) tile.fetch(next, depth, i, tiles_.count());
         tile.a = !copies_ ? a + r.begin * p_.a.row
                           : a_scratch_ + (by_columns_ ? i * depth * kBlock : r.begin * a_scratch_row_);
         tile.y = p_.y + (row_ + r.begin) * p_.y_row + column;
@@ -184,17 +193,19 @@ class Block {
     }
   }
 
-  // Brings the next panel of b closer, a part with each tile.
-  void prefetch_panel(const Tile& tile, int64_t i) const {
-    const float* next = tile.b + (kColumns < kBlock ? 1 : kColumns / kBlock) * tile.b_block;
-    const int64_t end = tile.depth * (i + 1) / tiles_.count();
-    for (int64_t k = tile.depth * i / tiles_.count(); k < end; ++k)
-      for (int64_t block = 0; block < kPanel / kBlock; ++block)
-        __builtin_prefetch(next + block * tile.b_block + k * kBlock, 0, 2);
+  // The part of packed b that is read next, or nullptr.
+  const float* after(int64_t first, int64_t depth, int64_t c) const {
+    int64_t column = column_ + c + kColumns;
+    if (c + kColumns >= columns_) {
+      column = column_, first += depth;
+      if (first >= p_.k) column = next_column_, first = 0;
+    }
+    return column < p_.n ? p_.packed + column / kBlock * p_.k * kBlock + first * kBlock : nullptr;
   }
 
   const Product p_;
   int64_t row_, column_, rows_, columns_;
+  int64_t next_column_;  // of the block that this worker may take next
   RowTiles tiles_;
   float *b_scratch_, *a_scratch_;
   int64_t a_scratch_row_;

@@ -63,9 +63,16 @@ void apply_row(const T* x, T* y, int64_t row, int64_t n, T mean, T scale, const 
   });
 }
 
+// Rows a chunk: few and even ones, so that a worker meets the rows that it has in its caches.
+inline int64_t row_grain(int64_t rows, int64_t n) {
+  constexpr int64_t kChunk = 1 << 14, kChunks = 16;
+  const int64_t chunks = std::clamp<int64_t>(rows * n / kChunk, 1, kChunks);
+  return std::max<int64_t>(1, (rows + chunks - 1) / chunks);
+}
+
 template <class T>
 void layer_norm(const T* x, T* y, T* mean, T* var, RowAffine<T> a, T eps, int64_t rows, int64_t n) {
-  parallel_for(rows, channel_grain<T>(1, n), [=](int64_t begin, int64_t end) {
+  parallel_for(rows, row_grain(rows, n), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       run_moments(x + r * n, 1, n, n, mean + r, var + r);
       apply_row(x + r * n, y + r * n, r, n, mean[r], 1 / std::sqrt(var[r] + eps), a);
@@ -76,7 +83,7 @@ void layer_norm(const T* x, T* y, T* mean, T* var, RowAffine<T> a, T eps, int64_
 template <class T>
 void rms_norm(const T* x, T* y, RowAffine<T> a, T eps, int64_t rows, int64_t n) {
   using L = Lane<T>;
-  parallel_for(rows, channel_grain<T>(1, n), [=](int64_t begin, int64_t end) {
+  parallel_for(rows, row_grain(rows, n), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* row = x + r * n;
       const T squares = sum_over<T>(n, [=](int64_t j, auto m) {

@@ -1,8 +1,8 @@
 // mge/cpu/pool.hpp: maxima and means of windows over one to three spatial axes, and their gradients.
 //
-// In: images (n, c, *size), or (n, *size, c) with the channels last. Out: the pooled images, and back.
-// Channels last work on strips of channels, the others on rows of the image. The gradients gather: each element of the
-// input looks for the windows that it is in, so no two threads write to one place.
+// In: images (n, c, *size). Out: the pooled images, and back. Works on rows of an image; pool_last.hpp is for channels
+// last. The gradients gather: each element of the input looks for the windows that it is in, so no two threads write to
+// one place.
 // After lane.hpp.
 #ifndef MGE_CPU_POOL_HPP
 #define MGE_CPU_POOL_HPP
@@ -88,103 +88,23 @@ MGE_INLINE bool is_better(T x, T best) {
   return !(x <= best) & (best == best);
 }
 
-// ---- Channels last ----
-
-// A pixel of a window, or a window of a pixel: where it begins, and which tap it is.
+// A tap of a window: where it lies, and which one it is.
 struct PoolTap {
   int64_t at;
   int32_t tap;
 };
 
-// Calls pixel(image, d, h, w, taps) for all pixels of `size` = (depth, height, width); `taps` is room for `most`.
-template <class F>
-void over_pixels(int64_t images, const int64_t (&size)[3], int64_t work, int64_t most, F&& pixel) {
-  const int64_t depth = size[0], height = size[1], width = size[2];
-  const int64_t grain = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, work * width));
-  parallel_for(images * depth * height, grain, [&](int64_t begin, int64_t end) {
-    std::vector<PoolTap> taps(static_cast<size_t>(most));
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t w = 0; w < width; ++w) pixel(i / (depth * height), i / height % depth, i % height, w, taps.data());
-  });
-}
-
-// Lists the taps of a window that lie in the image, in row-major order; returns their end.
-inline PoolTap* list_taps(const Pool& pool, int64_t od, int64_t oh, int64_t ow, PoolTap* to) {
-  const PoolAxis &D = pool.axis[0], &H = pool.axis[1], &W = pool.axis[2];
-  const int64_t left = ow * W.stride - W.before, first = W.first(ow), last = W.last(ow);
+// Lists the taps `first` to `last` - 1 along the row, of a row of windows, that lie in the image, in row-major order:
+// `at` counts from where tap 0 of the window is in row 0. Returns their end.
+inline PoolTap* list_taps(const Pool& pool, int64_t od, int64_t oh, int64_t first, int64_t last, PoolTap* to) {
+  const PoolAxis &D = pool.axis[0], &H = pool.axis[1];
   for (int64_t d = D.first(od); d < D.last(od); ++d)
     for (int64_t h = H.first(oh); h < H.last(oh); ++h) {
-      const int64_t row = pool.input(od * D.stride + d - D.before, oh * H.stride + h - H.before, left);
-      const int64_t tap = pool.tap(d, h, 0);
-      for (int64_t w = first; w < last; ++w) *to++ = {(row + w) * pool.channels, static_cast<int32_t>(tap + w)};
+      const int64_t row = pool.input(od * D.stride + d - D.before, oh * H.stride + h - H.before, 0);
+      for (int64_t w = first; w < last; ++w)
+        *to++ = {(row + w) * pool.channels, static_cast<int32_t>(pool.tap(d, h, w))};
     }
   return to;
-}
-
-// Lists the windows in which a pixel of the image lies; returns their end.
-inline PoolTap* list_windows(const Pool& pool, int64_t id, int64_t ih, int64_t iw, PoolTap* to) {
-  const PoolAxis &D = pool.axis[0], &H = pool.axis[1], &W = pool.axis[2];
-  const int64_t d1 = D.high(id), h0 = H.low(ih), h1 = H.high(ih), w0 = W.low(iw), w1 = W.high(iw);
-  for (int64_t od = D.low(id); od < d1; ++od)
-    for (int64_t oh = h0; oh < h1; ++oh)
-      for (int64_t ow = w0; ow < w1; ++ow)
-        *to++ = {pool.output(od, oh, ow) * pool.channels,
-                 static_cast<int32_t>(pool.tap(id + D.before - od * D.stride, ih + H.before - oh * H.stride,
-                                               iw + W.before - ow * W.stride))};
-  return to;
-}
-
-// Calls strip(from, U, m) for strips of U vectors of channels; m is how many lanes count, as in `walk`.
-template <class F>
-MGE_INLINE void over_strips(int64_t c, F&& strip) {
-  int64_t from = 0;
-  for (; from + 4 * kWidth <= c; from += 4 * kWidth)
-    strip(from, std::integral_constant<int, 4>(), Lane<float>::Whole());
-  for (; from + kWidth <= c; from += kWidth) strip(from, std::integral_constant<int, 1>(), Lane<float>::Whole());
-  if (from < c) strip(from, std::integral_constant<int, 1>(), c - from);
-}
-
-typedef uint8_t vbytes __attribute__((vector_size(kWidth)));
-// GCC widens bytes one by one.
-MGE_INLINE vi load_places(const uint8_t* p) {
-#if defined(__AVX512F__)
-  return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#elif defined(__AVX2__)
-  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-#elif defined(__SSE4_1__)
-  int32_t four;
-  std::memcpy(&four, p, sizeof four);
-  return (vi)_mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
-#else
-  return __builtin_convertvector(load_as<vbytes>(p), vi);
-#endif
-}
-MGE_INLINE vi load_places(const int32_t* p) { return load(p); }
-MGE_INLINE void store_places(uint8_t* p, vi v) {
-  const vbytes narrow = __builtin_convertvector(v, vbytes);
-  std::memcpy(p, &narrow, sizeof narrow);
-}
-MGE_INLINE void store_places(int32_t* p, vi v) { store(p, v); }
-
-template <class I>
-MGE_INLINE vi load_places(const I* p, Lane<float>::Whole) {
-  return load_places(p);
-}
-template <class I>
-MGE_INLINE vi load_places(const I* p, int64_t n) {
-  I lanes[kWidth] = {};
-  std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(I));
-  return load_places(lanes);
-}
-template <class I>
-MGE_INLINE void store_places(I* p, vi v, Lane<float>::Whole) {
-  store_places(p, v);
-}
-template <class I>
-MGE_INLINE void store_places(I* p, vi v, int64_t n) {
-  I lanes[kWidth];
-  store_places(lanes, v);
-  std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(I));
 }
 
 // The maxima of any number of channels, one by one.
@@ -195,159 +115,12 @@ void max_strip(const T* x, const PoolTap* begin, const PoolTap* end, int64_t siz
     int32_t place = begin->tap;
     for (const PoolTap* t = begin + 1; t < end; ++t)
       if (is_better(x[t->at + j], best)) best = x[t->at + j], place = t->tap;
-    y[j] = best, index[j] = static_cast<I>(place);
+    y[j] = best;
+    if (index) index[j] = static_cast<I>(place);
   }
 }
 
-template <class T, class I>
-void max_pool_last(const Pool& pool, const T* x, T* y, I* index) {
-  using L = Lane<float>;
-  const int64_t c = pool.channels, counts[] = {pool.axis[0].count, pool.axis[1].count, pool.axis[2].count};
-  over_pixels(pool.images, counts, pool.taps() * c, pool.taps(),
-              [&](int64_t image, int64_t od, int64_t oh, int64_t ow, PoolTap* taps) {
-    const PoolTap* end = list_taps(pool, od, oh, ow, taps);
-    const T* from_image = x + image * pool.in_size() * c;
-    const int64_t out = (image * pool.out_size() + pool.output(od, oh, ow)) * c;
-    const auto rest = [&](int64_t from, int64_t size) {
-      max_strip(from_image + from, taps, end, size, y + out + from, index + out + from);
-    };
-    if constexpr (std::is_same_v<T, float>)
-      over_strips(c, [&](int64_t from, auto count, auto m) {
-        constexpr int U = decltype(count)::value;
-        vf best[U], odd[U];  // `odd` becomes NaN where there is one
-        vi place[U];
-        MGE_UNROLL
-        for (int u = 0; u < U; ++u)
-          odd[u] = best[u] = L::get(from_image + taps->at + from + u * kWidth, m), place[u] = vi{} + taps->tap;
-        for (const PoolTap* t = taps + 1; t < end; ++t)
-          MGE_UNROLL
-          for (int u = 0; u < U; ++u) {
-            prefetch(from_image + t->at + from + u * kWidth);
-            const vf v = L::get(from_image + t->at + from + u * kWidth, m);
-            place[u] = v > best[u] ? vi{} + t->tap : place[u];
-            best[u] = v > best[u] ? v : best[u];
-            odd[u] += v;
-          }
-        vf all = odd[0];
-        MGE_UNROLL
-        for (int u = 1; u < U; ++u) all += odd[u];
-        if (fold_lanes<Sum, float, sizeof all>(&all) != fold_lanes<Sum, float, sizeof all>(&all))
-          return rest(from, U > 1 ? U * kWidth : static_cast<int64_t>(m));
-        MGE_UNROLL
-        for (int u = 0; u < U; ++u) {
-          L::put(y + out + from + u * kWidth, best[u], m);
-          store_places(index + out + from + u * kWidth, place[u], m);
-        }
-      });
-    else
-      rest(0, c);
-  });
-}
-
-template <class T>
-void avg_pool_last(const Pool& pool, const T* x, T* y, bool count_padding) {
-  using L = Lane<float>;
-  const int64_t c = pool.channels, counts[] = {pool.axis[0].count, pool.axis[1].count, pool.axis[2].count};
-  over_pixels(pool.images, counts, pool.taps() * c, pool.taps(),
-              [&](int64_t image, int64_t od, int64_t oh, int64_t ow, PoolTap* taps) {
-    const PoolTap* end = list_taps(pool, od, oh, ow, taps);
-    const T part = T(1) / T(count_padding ? pool.taps() : end - taps), *from_image = x + image * pool.in_size() * c;
-    T* out = y + (image * pool.out_size() + pool.output(od, oh, ow)) * c;
-    const auto rest = [&](int64_t from, int64_t size) {
-      T total[kPoolStrip] = {};
-      for (const PoolTap* t = taps; t < end; ++t)
-        for (int64_t j = 0; j < size; ++j) total[j] += from_image[t->at + from + j];
-      for (int64_t j = 0; j < size; ++j) out[from + j] = total[j] * part;
-    };
-    if constexpr (std::is_same_v<T, float>)
-      over_strips(c, [&](int64_t from, auto count, auto m) {
-        constexpr int U = decltype(count)::value;
-        vf total[U] = {};
-        for (const PoolTap* t = taps; t < end; ++t)
-          MGE_UNROLL
-          for (int u = 0; u < U; ++u) {
-            prefetch(from_image + t->at + from + u * kWidth);
-            total[u] += L::get(from_image + t->at + from + u * kWidth, m);
-          }
-        MGE_UNROLL
-        for (int u = 0; u < U; ++u) L::put(out + from + u * kWidth, total[u] * part, m);
-      });
-    else
-      for (int64_t from = 0; from < c; from += kPoolStrip) rest(from, std::min(kPoolStrip, c - from));
-  });
-}
-
-template <class T, class I>
-void max_pool_last_backward(const Pool& pool, const I* index, const T* dy, T* dx) {
-  using L = Lane<float>;
-  const int64_t c = pool.channels, sizes[] = {pool.axis[0].size, pool.axis[1].size, pool.axis[2].size};
-  over_pixels(pool.images, sizes, 2 * c, pool.taps(),
-              [&](int64_t image, int64_t id, int64_t ih, int64_t iw, PoolTap* windows) {
-    const PoolTap* end = list_windows(pool, id, ih, iw, windows);
-    const T* g = dy + image * pool.out_size() * c;
-    const I* places = index + image * pool.out_size() * c;
-    T* to = dx + (image * pool.in_size() + pool.input(id, ih, iw)) * c;
-    const auto rest = [&](int64_t from, int64_t size) {
-      T total[kPoolStrip] = {};
-      for (const PoolTap* t = windows; t < end; ++t)
-        for (int64_t j = 0; j < size; ++j)
-          total[j] += places[t->at + from + j] == static_cast<I>(t->tap) ? g[t->at + from + j] : T(0);
-      std::copy(total, total + size, to + from);
-    };
-    if constexpr (std::is_same_v<T, float>)
-      over_strips(c, [&](int64_t from, auto count, auto m) {
-        constexpr int U = decltype(count)::value;
-        vf total[U] = {};
-        for (const PoolTap* t = windows; t < end; ++t)
-          MGE_UNROLL
-          for (int u = 0; u < U; ++u) {
-            const int64_t at = t->at + from + u * kWidth;
-            prefetch(g + at);
-            total[u] += load_places(places + at, m) == t->tap ? L::get(g + at, m) : vf{};
-          }
-        MGE_UNROLL
-        for (int u = 0; u < U; ++u) L::put(to + from + u * kWidth, total[u], m);
-      });
-    else
-      for (int64_t from = 0; from < c; from += kPoolStrip) rest(from, std::min(kPoolStrip, c - from));
-  });
-}
-
-template <class T>
-void avg_pool_last_backward(const Pool& pool, const T* dy, T* dx, bool count_padding) {
-  using L = Lane<float>;
-  const int64_t c = pool.channels, sizes[] = {pool.axis[0].size, pool.axis[1].size, pool.axis[2].size};
-  const std::vector<T> parts = shares<T>(pool, count_padding);
-  over_pixels(pool.images, sizes, 2 * c, pool.taps(),
-              [&](int64_t image, int64_t id, int64_t ih, int64_t iw, PoolTap* windows) {
-    const PoolTap* end = list_windows(pool, id, ih, iw, windows);
-    const T* g = dy + image * pool.out_size() * c;
-    T* to = dx + (image * pool.in_size() + pool.input(id, ih, iw)) * c;
-    const auto rest = [&](int64_t from, int64_t size) {
-      std::fill(to + from, to + from + size, T(0));
-      for (const PoolTap* t = windows; t < end; ++t)
-        for (int64_t j = from; j < from + size; ++j) to[j] += g[t->at + j] * parts[t->at / c];
-    };
-    if constexpr (std::is_same_v<T, float>)
-      over_strips(c, [&](int64_t from, auto count, auto m) {
-        constexpr int U = decltype(count)::value;
-        vf total[U] = {};
-        for (const PoolTap* t = windows; t < end; ++t)
-          MGE_UNROLL
-          for (int u = 0; u < U; ++u) {
-            prefetch(g + t->at + from + u * kWidth);
-            total[u] += L::get(g + t->at + from + u * kWidth, m) * parts[t->at / c];
-          }
-        MGE_UNROLL
-        for (int u = 0; u < U; ++u) L::put(to + from + u * kWidth, total[u], m);
-      });
-    else
-      rest(0, c);
-  });
-}
-
-// ---- Rows of images: for floats, stride 1 and 2 along the row are constants of their loops ----
-
+// For floats, stride 1 and 2 along the row are constants of their loops.
 template <class T, class F>
 MGE_INLINE void with_stride(int64_t stride, F&& f) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -398,14 +171,16 @@ void max_pool(const Pool& pool, const T* x, T* y, I* index) {
         }
       T all = 0;
       for (int64_t o = begin; o < end; ++o) {
-        y[out + o] = best[o - begin], index[out + o] = static_cast<I>(place[o - begin]);
+        y[out + o] = best[o - begin];
+        if (index) index[out + o] = static_cast<I>(place[o - begin]);
         all += odd[o - begin];
       }
       if (all == all) continue;
       std::vector<PoolTap> taps(static_cast<size_t>(pool.taps()));
       for (int64_t o = begin; o < end; ++o)
-        max_strip(x + image * pool.in_size(), taps.data(), list_taps(pool, od, oh, o, taps.data()), 1, y + out + o,
-                  index + out + o);
+        max_strip(x + image * pool.in_size() + o * W.stride - W.before, taps.data(),
+                  list_taps(pool, od, oh, W.first(o), W.last(o), taps.data()), 1, y + out + o,
+                  index ? index + out + o : nullptr);
     }
   });
 }

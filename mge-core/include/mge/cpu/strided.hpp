@@ -60,11 +60,35 @@ MGE_INLINE void transpose_square(const uint32_t* from, int64_t from_step, uint32
   for (int i = 0; i < kWidth; ++i) std::memcpy(to + i * to_step, &rows[i], sizeof(Row));
 }
 
+// Three rows into groups of three, as the colours of an image: vector `part` of the kWidth groups.
+template <int part, int... lane>
+MGE_INLINE void join_three(Row a, Row b, Row c, uint32_t* to, std::integer_sequence<int, lane...>) {
+  constexpr auto element = [](int i) { return part * kWidth + i; };  // its row is this modulo 3
+  const Row two = __builtin_shufflevector(
+      a, b, (element(lane) % 3 == 1 ? kWidth + element(lane) / 3 : element(lane) / 3)...);
+  const Row all = __builtin_shufflevector(two, c, (element(lane) % 3 == 2 ? kWidth + element(lane) / 3 : lane)...);
+  std::memcpy(to + part * kWidth, &all, sizeof(Row));
+}
+inline void transpose_three(const uint32_t* from, int64_t from_step, uint32_t* to, int64_t rows) {
+  int64_t i = 0;
+  for (; i + kWidth <= rows; i += kWidth) {
+    const Row a = load_as<Row>(from + i), b = load_as<Row>(from + from_step + i);
+    const Row c = load_as<Row>(from + 2 * from_step + i);
+    constexpr auto lanes = std::make_integer_sequence<int, kWidth>();
+    join_three<0>(a, b, c, to + 3 * i, lanes);
+    join_three<1>(a, b, c, to + 3 * i, lanes);
+    join_three<2>(a, b, c, to + 3 * i, lanes);
+  }
+  transpose_scalar(from + i, from_step, to + 3 * i, 3, rows - i, 3);
+}
+
 // to[i][j] = from[j][i] for i < rows, j < columns; both steps are those between rows.
 template <class T>
 inline void transpose_tile(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows, int64_t columns) {
   if constexpr (sizeof(T) != 4) {
     transpose_scalar(from, from_step, to, to_step, rows, columns);
+  } else if (columns == 3 && to_step == 3) {
+    transpose_three(reinterpret_cast<const uint32_t*>(from), from_step, reinterpret_cast<uint32_t*>(to), rows);
   } else {
     const int64_t whole_rows = rows - rows % kWidth, whole_columns = columns - columns % kWidth;
     for (int64_t i = 0; i < whole_rows; i += kWidth)

@@ -64,6 +64,17 @@ struct Tile {
   const float* bias;      // (optional) one a column
   const float* residual;  // (optional) as y, its own rows
   ptrdiff_t residual_row;
+
+  const float* ahead;  // (optional) what is read next of packed B: `ahead_terms` rows of 16 here, and as many b_block on
+  int64_t ahead_terms;
+
+  // Tile i of n fetches its part of `terms` rows at `next` while it computes, so that B comes from memory in time.
+  void fetch(const float* next, int64_t terms, int64_t i, int64_t n) {
+    const int64_t half = n / 2;
+    if (i >= half) next += b_block, i -= half, n -= half; else n = half;
+    const int64_t begin = terms * i / n;
+    ahead = next + begin * kBlock, ahead_terms = terms * (i + 1) / n - begin;
+  }
 };
 
 enum class Left { kRows, kColumns, kPacked };
@@ -133,6 +144,11 @@ struct Microkernel {
     for (int r = 0; r < R; ++r)  // the results' lines arrive while the sums are made
       MGE_UNROLL
       for (int c = 0; c < V * kWidth; c += 16) __builtin_prefetch(tile.y + r * tile.y_row + c, 1);
+    if (tile.residual)
+      MGE_UNROLL
+      for (int r = 0; r < R; ++r)
+        MGE_UNROLL
+        for (int c = 0; c < V * kWidth; c += 16) __builtin_prefetch(tile.residual + r * tile.residual_row + c);
     vf acc[R][V];
     if (tile.add) {
       each(acc, [&](vf& sum, int r, int v, int64_t n) { sum = take(tile.y + r * tile.y_row + v * kWidth, n); }, tile);
@@ -144,6 +160,8 @@ struct Microkernel {
     }
     constexpr bool kFixed = left != Left::kColumns && right == Right::kPacked;  // both steps are constants
     Rows rows{4 * tile.a_row, 12 * tile.a_row, 20 * tile.a_row};
+    const char *ahead = reinterpret_cast<const char*>(tile.ahead);
+    int64_t fetches = right == Right::kPacked ? tile.ahead_terms : 0;
     Sides at;
     at.a_step = left == Left::kRows ? 4 : left == Left::kPacked ? 4 * kBlock : 4 * tile.a_step;
     at.b_step = right == Right::kPacked ? 4 * kBlock : 4 * tile.b_step;
@@ -160,6 +178,12 @@ struct Microkernel {
           if (!kFixed) at.advance(1);
         }
         if (kFixed) at.advance(kUnroll);
+        if (right == Right::kPacked && fetches > 0) {
+          constexpr int kLine = 4 * kBlock;
+          __builtin_prefetch(ahead, 0, 3), __builtin_prefetch(ahead + kLine, 0, 3);
+          __builtin_prefetch(ahead + 2 * kLine, 0, 3), __builtin_prefetch(ahead + 3 * kLine, 0, 3);
+          ahead += 4 * kLine, fetches -= 4;
+        }
       }
       for (; k > 0; --k) {
         opaque(rows.s), opaque(rows.s3), opaque(rows.s5);

@@ -7,9 +7,9 @@
 // pixels is A^T [sum over c of (G g G^T) * (B^T d B)] A. The sums over c are (m + 2)^2 matrix products of tiles and
 // channels, with (m + 2)^2 / (9 m^2) of the multiplications: 1 / 2.25 for m = 2, 1 / 4 for m = 4.
 //
-// Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights are
-// small, a thread does that by itself with what fits its second-level cache; else threads share a larger set of tiles,
-// so that weights are read less often.
+// Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights fit the
+// second-level cache, each thread does that by itself; else threads share a larger set of tiles, so that weights, which
+// then come from memory, are read less often.
 #ifndef MGE_CPU_WINOGRAD_HPP
 #define MGE_CPU_WINOGRAD_HPP
 
@@ -70,9 +70,9 @@ struct WinogradTransform<4> {
 
 // Weights (o, c, 3, 3) into the packed form, in blocks of outputs; `rotate` as in WeightPacking.
 template <int M>
-struct WinogradPacking {
-  int64_t outputs, inputs;
-  bool rotate;
+class WinogradPacking {
+ public:
+  WinogradPacking(int64_t outputs, int64_t inputs, bool rotate) : outputs(outputs), inputs(inputs), rotate(rotate) {}
 
   int64_t rows() const { return rotate ? inputs : outputs; }
   int64_t terms() const { return rotate ? outputs : inputs; }
@@ -81,27 +81,42 @@ struct WinogradPacking {
   void pack(const float* weight, int64_t block, float* packed) const {
     constexpr int A = M + 2;
     const int64_t n = std::min<int64_t>(kBlock, rows() - block * kBlock), k = terms();
-    const int64_t across = rotate ? 9 : inputs * 9, down = rotate ? inputs * 9 : 9;
     float* to = packed + block * A * A * k * kBlock;
-    for (int64_t i = 0; i < k; ++i) {
-      const float* from = weight + block * kBlock * across + i * down;
-      float taps[9][kBlock] = {};
-      for (int64_t o = 0; o < n; ++o)
-        for (int t = 0; t < 9; ++t) taps[rotate ? 8 - t : t][o] = from[o * across + t];
-      for (int part = 0; part < kBlock; part += kWidth) {
+    constexpr int64_t kTogether = 8;  // inputs: the planes lie so far apart that single lines would fall into one set of a cache
+    float some[kTogether * 9 * kBlock] = {}, made[A * A][kTogether * kBlock];
+    for (int64_t first = 0; first < k; first += kTogether) {
+      const int64_t count = std::min(kTogether, k - first);
+      if (rotate)
+        gather(weight + (first * inputs + block * kBlock) * 9, n, count, some);
+      else
+        transpose_tile(weight + (block * kBlock * inputs + first) * 9, inputs * 9, some, kBlock, count * 9, n);
+      for (int64_t at = 0; at < count * kBlock; at += kWidth) {
+        const float* taps = some + at / kBlock * 9 * kBlock + at % kBlock;
         vf rows_of[A][3], u[A];
         for (int x = 0; x < 3; ++x) {
-          vf g[3] = {load(taps[x] + part), load(taps[3 + x] + part), load(taps[6 + x] + part)};
+          vf g[3] = {load(taps + x * kBlock), load(taps + (3 + x) * kBlock), load(taps + (6 + x) * kBlock)};
           WinogradTransform<M>::weight(g, u);
           for (int y = 0; y < A; ++y) rows_of[y][x] = u[y];
         }
         for (int y = 0; y < A; ++y) {
           WinogradTransform<M>::weight(rows_of[y], u);
-          for (int x = 0; x < A; ++x) store(to + ((y * A + x) * k + i) * kBlock + part, u[x]);
+          for (int x = 0; x < A; ++x) store(made[y * A + x] + at, u[x]);
         }
       }
+      for (int p = 0; p < A * A; ++p) std::memcpy(to + (p * k + first) * kBlock, made[p], 4 * count * kBlock);
     }
   }
+
+ private:
+  // The taps of n inputs and `count` outputs, reversed, as [count][9][16].
+  void gather(const float* from, int64_t n, int64_t count, float* to) const {
+    for (int64_t i = 0; i < count; ++i, from += inputs * 9, to += 9 * kBlock)
+      for (int64_t o = 0; o < n; ++o)
+        for (int t = 0; t < 9; ++t) to[(8 - t) * kBlock + o] = from[o * 9 + t];
+  }
+
+  int64_t outputs, inputs;
+  bool rotate;
 };
 
 template <int M>
@@ -111,12 +126,12 @@ class Winograd {
     down_ = ceil_div(s.h.count, M), across_ = ceil_div(s.w.count, M);
     tiles_ = s.images * down_ * across_;
     c_row_ = round_up(s.channels, 16) + 16;  // not a power of two: rows lie in different sets of the cache
-    const int64_t some = std::max<int64_t>(1, tiles_), tile_floats = kPlanes * c_row_, weights = kPlanes * s.channels * s.outputs;
-    const bool large = kPlanes * s.channels * s.outputs > kLargeWeights;
-    set_ = std::clamp<int64_t>((large ? kManyFloats : kFewFloats) / tile_floats, std::min<int64_t>(kRows, some), some);
-    set_ = ceil_div(some, ceil_div(some, set_));
-    block_ = std::min<int64_t>(kMostTiles, set_);
-    own_ = !large && ceil_div(tiles_, set_) >= kUnits;
+    const int64_t some = std::max<int64_t>(1, tiles_), panels = std::max<int64_t>(1, ceil_div(s.outputs, kColumns));
+    own_ = kPlanes * s.channels * s.outputs <= kOwnWeights && tiles_ >= 2 * kRows;
+    int64_t sets = ceil_div(some, own_ ? 2 * kRows : 4 * kRows);
+    if (own_) sets = round_up(std::max(sets, std::min<int64_t>(kUnits, ceil_div(some, kRows))), 2);
+    set_ = ceil_div(some, sets);
+    block_ = own_ || panels >= 4 ? set_ : ceil_div(set_, 2);
   }
 
   uint64_t workspace_floats() const {
@@ -132,9 +147,7 @@ class Winograd {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t first = i * set_, count = std::min(set_, tiles_ - first);
           transform(data.x, inputs, first, 0, count);
-          for (int64_t c = 0; c < s_.outputs; c += kColumns)
-            for (int64_t t = 0; t < count; t += block_)
-              multiply(data, inputs, mine, c, first, t, std::min(count, t + block_));
+          for (int64_t c = 0; c < s_.outputs; c += kColumns) multiply(data, inputs, mine, c, first, 0, count);
         }
       });
       return;
@@ -159,10 +172,8 @@ class Winograd {
  private:
   static constexpr int A = M + 2;
   static constexpr int64_t kPlanes = A * A;
-  static constexpr int64_t kFewFloats = 80 * 1024;         // transformed inputs that fit the second-level cache
-  static constexpr int64_t kManyFloats = 1024 * 1024;      // for weights that come from memory
-  static constexpr int64_t kLargeWeights = 4 * 1024 * 1024;
-  static constexpr int64_t kMostTiles = 2 * kRows, kUnits = 8;
+  static constexpr int64_t kOwnWeights = 192 * 1024;  // floats that the second-level cache holds, beside a set
+  static constexpr int64_t kUnits = 8;
 
   int64_t inputs_floats() const { return kPlanes * set_ * c_row_; }
   int64_t products_floats() const { return kPlanes * block_ * kColumns; }
@@ -238,10 +249,20 @@ class Winograd {
     const int64_t columns = std::min<int64_t>(kColumns, s_.outputs - c);
     if (columns <= kWidth) tile.columns = kWidth;
     const float* b = data.packed + c / kBlock * tile.b_block + c % kBlock;
+    const RowTiles tiles(count);
+    // The panel that this worker takes next, if the workers take turns.
+    const int64_t after = c + kColumns * (own_ ? 1 : mge_host->thread_count);
     for (int64_t p = 0; p < kPlanes; ++p) {
       tile.b = b + p * s_.channels * kBlock;
-      for (int64_t i = 0; i < tile_count(count); ++i) {
-        const RowRange rows = tile_rows(count, i);
+      const bool last = p + 1 == kPlanes;
+      for (int64_t t = p; t < count; t += kPlanes) fetch_outputs(data, first + begin + t, c);
+      for (int64_t i = 0; i < tiles.count(); ++i) {
+        const RowRange rows = tiles[i];
+        const float* next = !last               ? tile.b + s_.channels * kBlock
+                            : after < s_.outputs ? data.packed + after / kBlock * tile.b_block
+                                                 : nullptr;
+        tile.ahead_terms = 0;
+        if (next) tile.fetch(next, s_.channels, i, tiles.count());
         tile.a = inputs + p * plane + (begin + rows.begin) * c_row_;
         tile.y = products + p * products_plane + rows.begin * kColumns;
         run_tile(tile, rows.rows);
@@ -264,6 +285,18 @@ class Winograd {
         for (int64_t r = 0; r < rows; ++r)
           data.activation.rows(data.y + (pixel + r * s_.w.count) * s_.outputs + c, s_.outputs, cols, columns);
     }
+  }
+
+  // Brings closer what the outputs of a tile, kColumns of them, will be added to and written over.
+  void fetch_outputs(const ConvData& data, int64_t tile, int64_t c) const {
+    const Place at = place(tile);
+    for (int64_t y = at.y; y < std::min(at.y + M, s_.h.count); ++y)
+      for (int64_t x = at.x; x < std::min(at.x + M, s_.w.count); ++x)
+        for (int64_t k = c; k < std::min(c + kColumns, s_.outputs); k += 16) {
+          const int64_t to = ((at.image * s_.h.count + y) * s_.w.count + x) * s_.outputs + k;
+          __builtin_prefetch(data.y + to, 1);
+          if (data.residual) __builtin_prefetch(data.residual + to);
+        }
   }
 
   template <bool Whole>

@@ -19,9 +19,10 @@ import numpy as np
 
 import mge
 
-from .. import threads
+from .. import native, threads
 from ..debug import VARIABLES, debug
 from ..device import BACKENDS, as_device, default_device
+from ..discovery import first_line
 from ..errors import MgeError
 from ..registry import facts_of
 from .options import show_bytes, table
@@ -56,8 +57,9 @@ def environment() -> dict[str, Any]:
         "blas": _blas(),
         "devices": _devices(),
         "default_device": _default(),
+        "roof": _roof(),
         "settings": {name: getattr(debug, name.removeprefix("MGE_").lower()) for name in VARIABLES},
-        "tuning_cache": "empty",
+        "tuning_cache": _tuning_cache(),
     }
 
 
@@ -120,11 +122,32 @@ def _devices() -> list[dict[str, Any]]:
     return devices
 
 
+def _tuning_cache() -> str:
+    try:
+        module = native.load_module()
+    except MgeError as error:
+        return f"none: {first_line(error)}"
+    size, damaged, number, _ = module.tuning_statistics()
+    lines = f", {damaged} damaged lines" if damaged else ""
+    return f"{native.tuning_path()}: {size} entries, hash {number:016x}{lines}"
+
+
 def _default() -> str:
     try:
         return str(default_device())
     except MgeError as error:
         return str(error).splitlines()[0]
+
+
+def _roof() -> dict[str, float] | None:
+    """Return what the default device can do a second at most, where it tells: measured now."""
+    try:
+        device = default_device()
+    except MgeError:
+        return None
+    if not hasattr(device.backend, "roof"):
+        return None
+    return dict(zip(("flops", "bytes"), device.backend.roof(device.index)))
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -139,6 +162,7 @@ def _text(facts: dict[str, Any]) -> str:
         ("BLAS", f"{blas['name']} {blas['version']}, {blas['threads'] or 'unknown'} threads"),
         *(("device", _device_line(d)) for d in facts["devices"]),
         ("default device", facts["default_device"]),
+        *(("roof", _roof_line(roof)) for roof in [facts["roof"]] if roof),
         ("tuning cache", facts["tuning_cache"]),
     ]
     changed = [(n, v) for n, v in facts["settings"].items() if v != VARIABLES[n].default]
@@ -146,6 +170,10 @@ def _text(facts: dict[str, Any]) -> str:
         ("settings", "all MGE_ variables have their defaults")
     ]
     return table(rows)
+
+
+def _roof_line(roof: dict[str, float]) -> str:
+    return f"{roof['flops'] / 1e9:.0f} GFLOP/s of float32, {roof['bytes'] / 1e9:.1f} GB/s read from memory"
 
 
 def _device_line(device: dict[str, Any]) -> str:

@@ -186,7 +186,7 @@ def draw(rows: list[dict[str, Any]], path: str, title: str) -> None:
 
 def _pyplot() -> Any:
     try:
-        from matplotlib import pyplot
+        import matplotlib.pyplot as pyplot  # type: ignore[import-not-found]
     except ImportError as error:
         raise ArgumentError(
             "memory: a PNG needs matplotlib, which is not installed",

@@ -135,14 +135,15 @@ class _Forward(_Conv):
 
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution with another weight and bias, as quantisation needs it."""
-        options = self._options()
-        if self.padding_mode != "zeros" and any(self.padding):
-            around = ((0, 0), (0, 0), *((p, p) for p in self.padding))
+        padding = self.padding
+        if self.padding_mode != "zeros" and any(padding):
+            around = ((0, 0), (0, 0), *((p, p) for p in padding))
             inp = F.pad(inp, around, mode="edge" if self.padding_mode == "replicate" else "reflect")
-            options["padding"] = (0,) * self._axes
-        options |= {"conv_mode": self.conv_mode, "compute_mode": self.compute_mode}
+            padding = (0,) * self._axes
         function = (F.conv1d, F.conv2d, F.conv3d)[self._axes - 1]
-        return function(inp, weight, bias, **options)
+        return function(
+            inp, weight, bias, self.stride, padding, self.dilation, self.groups, self.conv_mode, self.compute_mode
+        )  # fmt: skip
 
     def forward(self, inp: Tensor) -> Tensor:
         return self.calc_conv(inp, self.weight, self.bias)

@@ -229,6 +229,12 @@ def _(query, key, value, mask=None, *, scale, is_causal):
     return cast(matmul(p, cast(value, dtype=p.dtype)), dtype=query.dtype)
 
 
+# Scores, then their products with the values: (..., q, k) times both depths.
+attention.multiply_adds = lambda sig: (
+    (sig.input_types[0].size + sig.type.size) * sig.input_types[1].shape[-2]
+)
+
+
 @attention.samples
 def _(rng):
     def draw(*shapes):
@@ -333,6 +339,12 @@ def _(dy, query, key, value, mask=None, *, scale, is_causal):
     dkey = matmul(dscores, cast(query, dtype=p.dtype), transpose_a=True)
     dvalue = matmul(p, cast(dy, dtype=p.dtype), transpose_a=True)
     return tuple(cast(d, dtype=query.dtype) for d in (dquery, dkey, dvalue))
+
+
+# The scores again and three products of depth d, two of depth v.
+attention_backward.multiply_adds = lambda sig: (
+    (3 * sig.types[0].size + 2 * sig.input_types[0].size) * sig.input_types[2].shape[-2]
+)
 
 
 @attention_backward.samples

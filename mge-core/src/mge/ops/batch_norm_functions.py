@@ -86,7 +86,7 @@ def batch_norm(
     >>> mean, var
     (Tensor([0.2], dtype=float32, device=ref:0), Tensor([1.1], dtype=float32, device=ref:0))
     """
-    if str(compute_mode).lower() not in ("default", "float32"):
+    if compute_mode != "default" and str(compute_mode).lower() not in ("default", "float32"):
         raise ArgumentError(
             f'batch_norm: compute_mode is {compute_mode!r}; it must be "default" or "float32"'
         )
@@ -94,7 +94,7 @@ def batch_norm(
         from .create import ones_like
 
         weight = ones_like(bias)
-    affine = tuple(a for a in (weight, bias) if a is not None)
+    affine = () if weight is None else (weight,) if bias is None else (weight, bias)
     if not training:
         if running_mean is None or running_var is None:
             missing = "running_mean" if running_mean is None else "running_var"

@@ -7,6 +7,7 @@ After ``conv_reference``; before ``conv_functions``.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, DTypeError, ShapeError
@@ -145,6 +146,9 @@ def conv(
 conv.reference(convolve)
 
 
+conv.multiply_adds = lambda sig: sig.type.size * math.prod(sig.input_types[1].shape[1:])
+
+
 @conv.gradient
 def _(dy, y, inp, weight, **attrs):
     return (
@@ -253,6 +257,12 @@ def conv_backward_data(
 conv_backward_data.reference(convolve_backward_data)
 
 
+# Each dy meets each tap that it has.
+conv_backward_data.multiply_adds = lambda sig: (
+    sig.input_types[1].size * math.prod(sig.input_types[0].shape[1:])
+)
+
+
 @conv_backward_data.gradient
 def _(dx, x, weight, dy, *, input_shape, **attrs):
     return conv_backward_weight(dx, dy, weight_shape=weight.shape, **attrs), conv(
@@ -327,6 +337,11 @@ def conv_backward_weight(
 
 
 conv_backward_weight.reference(convolve_backward_weight)
+
+
+conv_backward_weight.multiply_adds = lambda sig: (
+    sig.input_types[1].size * math.prod(sig.type.shape[1:])
+)
 
 
 @conv_backward_weight.gradient

@@ -50,14 +50,14 @@ def plus_bias(y: Tensor, bias: Tensor | None, where: str) -> Tensor:
     """Add one number for each output channel, in the dtype of ``y``."""
     if bias is None:
         return y
-    if bias.size != y.shape[1] or bias.ndim > 1 and bias.shape[1] != y.shape[1]:
+    given, count = bias.shape, y.shape[1]
+    shape = (1, count, *(1,) * (y.ndim - 2))
+    if given != shape and (bias.size != count or len(given) > 1 and given[1] != count):
         raise ShapeError(
-            f"{where}: bias has shape {bias.shape}; {y.shape[1]} output channels need ({y.shape[1]},) "
-            f"or {(1, y.shape[1], *(1,) * (y.ndim - 2))}"
+            f"{where}: bias has shape {given}; {count} output channels need ({count},) or {shape}"
         )
-    shape = (1, y.shape[1], *(1,) * (y.ndim - 2))
     bias = converted(bias, y.dtype)
-    return y + (bias if bias.shape == shape else reshape(bias, shape=shape))
+    return y + (bias if given == shape else reshape(bias, shape=shape))
 
 
 def _conv(
@@ -73,7 +73,8 @@ def _conv(
     conv_mode: str,
     compute_mode: str,
 ) -> Tensor:
-    check_modes(where, conv_mode, compute_mode)
+    if conv_mode != "cross_correlation" or compute_mode != "default":
+        check_modes(where, conv_mode, compute_mode)
     check_spatial(inp.shape, count, where)
     y = conv(
         inp,

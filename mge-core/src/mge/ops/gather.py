@@ -109,6 +109,9 @@ def _(inp, *indices, axes):
         raise explained("index", error, inp.shape, indices, axes) from None
 
 
+index.picks = True
+
+
 @index.gradient
 def _(dy, y, inp, *indices, axes):
     from .create import zeros_like
@@ -346,6 +349,9 @@ def _(inp, index, *, axis):
         return np.take_along_axis(part_along(inp, index.shape, axis), index, axis)
     except IndexError as error:
         raise explained("take_along", error, inp.shape, (index,), (axis % inp.ndim,)) from None
+
+
+take_along.picks = True
 
 
 @take_along.gradient

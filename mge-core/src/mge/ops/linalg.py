@@ -20,6 +20,7 @@ from .reduction import sum
 from .shape import broadcast_to, reshape
 
 if TYPE_CHECKING:
+    from ..graph import Signature
     from ..tensor import Tensor
 
 FUNCTIONS = ("dot",)
@@ -144,6 +145,14 @@ def _(inp1, inp2, *, transpose_a, transpose_b, compute_mode, out):
         multiply_matrices(inp1, inp2, out)
 
 
+def _matmul_count(sig: Signature) -> int:
+    shape, transposed = sig.input_types[0].shape, dict(sig.attrs)["transpose_a"]
+    return sig.type.size * shape[-2 if transposed and len(shape) > 1 else -1]
+
+
+matmul.multiply_adds = _matmul_count
+
+
 @matmul.gradient
 def _(dy, y, inp1, inp2, *, transpose_a, transpose_b, compute_mode):
     a, b = inp1, inp2
@@ -249,6 +258,9 @@ def _(inp, weight, bias=None, *, compute_mode, out):
         multiply_matrices(rows, weight.T, out.reshape(rows.shape[0], weight.shape[0]))
         if bias is not None:
             np.add(out, bias, out=out)
+
+
+linear.multiply_adds = lambda sig: sig.type.size * sig.input_types[0].shape[-1]
 
 
 @linear.gradient

@@ -33,7 +33,8 @@ def _window(
     kernel = per_axis(kernel_size, count, "kernel_size", where)
     steps = kernel if stride is None else per_axis(stride, count, "stride", where)
     before = after = per_axis(padding, count, "padding", where)
-    check_at_least(1, where, count, kernel_size=kernel, stride=steps)
+    if min(kernel) < 1 or min(steps) < 1:
+        check_at_least(1, where, count, kernel_size=kernel, stride=steps)
     if ceil_mode:
         after = tuple(
             _after_last(n, k, s, p) for n, k, s, p in zip(inp.shape[2:], kernel, steps, before)

@@ -55,9 +55,11 @@ def spread(reduced: Tensor, like: Tensor, axis: Axis) -> Tensor:
 
 def converted(x: Tensor, dtype: DType) -> Tensor:
     """Return ``x`` in another dtype; ``x`` itself where it has that dtype."""
+    if x.dtype is dtype:
+        return x
     from .select import cast
 
-    return x if x.dtype is dtype else cast(x, dtype=dtype)
+    return cast(x, dtype=dtype)
 
 
 def refuse_empty(inp: Tensor, axis: Axis, keepdims: bool, where: str) -> Shape:

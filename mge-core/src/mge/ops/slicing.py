@@ -101,6 +101,9 @@ def _(inp, *, starts, stops, steps):
     return inp[_cuts(starts, stops, steps)]
 
 
+slice_.picks = True
+
+
 @slice_.gradient
 def _(dy, y, inp, *, starts, stops, steps):
     return (slice_set(zeros_like(inp), dy, starts=starts, stops=stops, steps=steps),)

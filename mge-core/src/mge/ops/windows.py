@@ -16,6 +16,7 @@ from ..errors import ArgumentError, ShapeError
 
 Sizes = tuple[int, ...]
 AXIS_LETTERS = {1: "(n, c, l)", 2: "(n, c, h, w)", 3: "(n, c, d, h, w)"}
+_INTS = {count: (int,) * count for count in AXIS_LETTERS}
 
 
 def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
@@ -26,6 +27,8 @@ def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
     ArgumentError
         ``value`` is neither an integer nor ``count`` of them.
     """
+    if value.__class__ is tuple and (*map(type, value),) == _INTS[count]:
+        return value  # as modules keep it
     try:
         result = (int(value),) * count
     except (TypeError, ValueError):

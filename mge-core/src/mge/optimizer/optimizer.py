@@ -6,6 +6,7 @@ After ``module``; before every other file of this package.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -20,6 +21,8 @@ from ..ops.logic import logical_or
 from ..tensor import ModuleBuffer, Tensor, upload
 
 Update = tuple[Tensor, Tensor]  # a handle, and the value that it gets
+# What ``GradScaler.unscale`` found of the gradient of a parameter: a bool tensor, by the parameter's id.
+FOUND_INF: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
 
 class ParamGroup(dict):
@@ -285,9 +288,8 @@ class Optimizer:
         """
         updates: list[Update] = []
         for group in self.param_groups:
-            for params in _buckets(group["params"]):
-                grads = [p.grad for p in params]
-                updates += self._updates(group, params, grads, _found_inf(params))  # type: ignore[arg-type]
+            for params, grads in _buckets(group["params"]):
+                updates += self._updates(group, params, grads, _found_inf(params))
         for handle, new in updates:
             handle._assign(new)
         self._forget_scaler()
@@ -303,11 +305,10 @@ class Optimizer:
         return self
 
     def _forget_scaler(self) -> None:
-        for group in self.param_groups:
-            for param in group["params"]:
-                notes = getattr(param, "_notes", None)
-                if notes is not None:
-                    notes.pop("found_inf", None)
+        if FOUND_INF:
+            for group in self.param_groups:
+                for param in group["params"]:
+                    FOUND_INF.pop(id(param), None)
 
     def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
         """Return groups and state; parameters are numbered through all groups.
@@ -448,22 +449,24 @@ def _listed(params: Any, what: str) -> list[Any]:
     return list(params)
 
 
-def _buckets(params: list[Tensor]) -> list[list[Tensor]]:
-    """Return the parameters that have a gradient, in one list for each device."""
-    chosen = [p for p in params if p.grad is not None]
-    if not chosen or all([p.device is chosen[0].device for p in chosen]):
-        return [chosen] if chosen else []
-    found: dict[Any, list[Tensor]] = {}
-    for param in chosen:
-        found.setdefault(param.device, []).append(param)
-    return list(found.values())
+def _buckets(params: list[Tensor]) -> Iterable[tuple[list[Tensor], list[Tensor]]]:
+    """Return the parameters that have a gradient, and these, in two lists for each device."""
+    found: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for param in params:
+        grad = param.grad
+        if grad is not None:
+            chosen, grads = found.setdefault(param.device, ([], []))
+            chosen.append(param)
+            grads.append(grad)
+    return found.values()
 
 
 def _found_inf(params: list[Tensor]) -> Tensor | None:
     """Return the flag that ``GradScaler.unscale`` left on the parameters, or None."""
-    flags = {
-        id(f): f for p in params if (f := getattr(p, "_notes", {}).get("found_inf")) is not None
-    }
+    if not FOUND_INF:
+        return None
+    found = [(p, FOUND_INF[id(p)]) for p in params if id(p) in FOUND_INF]
+    flags = {id(flag): flag for p, (ref, flag) in found if ref() is p}
     result = None
     for flag in flags.values():
         result = flag if result is None else logical_or(result, flag)

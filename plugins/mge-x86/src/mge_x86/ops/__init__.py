@@ -1,3 +1,3 @@
 """Ops of this device, named ``x86::...``; each has a NumPy reference, like every op."""
 
-from . import attention, chain, conv, linear, norm, pool  # noqa: F401
+from . import attention, chain, conv, inverted_residual, linear, norm, pool  # noqa: F401

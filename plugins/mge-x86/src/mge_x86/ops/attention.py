@@ -86,6 +86,11 @@ def _(query, key, value, mask=None, *, scale, is_causal):
     return np.ascontiguousarray(y.swapaxes(1, 2))
 
 
+attention.multiply_adds = lambda sig: (
+    (sig.input_types[0].size + sig.type.size) * sig.input_types[1].shape[1]
+)
+
+
 @attention.samples
 def _(rng):
     def draw(*shape):  # small, so that scores are, and their rounding, for any scale
@@ -152,6 +157,11 @@ def _(dy, query, key, value, mask=None, *, scale, is_causal):
     inputs = (x.swapaxes(1, 2) for x in (dy, query, key, value))
     found = heads_first_backward._reference(*inputs, mask, scale=scale, is_causal=is_causal)
     return tuple(np.ascontiguousarray(d.swapaxes(1, 2)) for d in found)
+
+
+attention_backward.multiply_adds = lambda sig: (
+    (3 * sig.types[0].size + 2 * sig.input_types[0].size) * sig.input_types[2].shape[1]
+)
 
 
 @attention_backward.samples

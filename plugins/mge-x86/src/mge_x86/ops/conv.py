@@ -7,6 +7,7 @@ After ``activation``, ``packing``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mge import Tensor
 from mge.errors import ArgumentError, DTypeError, ShapeError
 from mge.ops.conv_reference import convolve, convolve_backward_data, convolve_backward_weight
 from mge.ops.windows import check_at_least, window_counts
-from mge.plugin import abstract, op
+from mge.plugin import Signature, abstract, op
 
 from .activation import activate, check_activation
 from .packing import ALGORITHMS, pack, packed_size, rotate, rotated_shape, unpack
@@ -251,6 +252,14 @@ def _(x, packed, *extras, weight_shape, algorithm, bias, residual, activation, g
         return activate(y, activation)
 
 
+def _weight_terms(sig: Signature) -> int:
+    """Return the products of each output, or of each ``dy``: those of the sum, whatever the algorithm."""
+    return math.prod(dict(sig.attrs)["weight_shape"][1:])
+
+
+conv.multiply_adds = lambda sig: sig.type.size * _weight_terms(sig)
+
+
 _PLAIN = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 _PADDED = {**_PLAIN, "padding": (1, 1)}
 _CASES: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (  # image, weight, attributes
@@ -383,6 +392,9 @@ def _(packed, dy, *, input_shape, weight_shape, groups, algorithm, **window):
     return _nhwc(dx)
 
 
+conv_backward_data.multiply_adds = lambda sig: sig.input_types[1].size * _weight_terms(sig)
+
+
 @conv_backward_data.samples
 def _(rng):
     for image, weight, attrs in _CASES:
@@ -456,6 +468,9 @@ def _(x, dy, *, weight_shape, **attrs):
     out = np.empty(weight_shape, np.float32)
     convolve_backward_weight(_nchw(x), _nchw(dy), weight_shape=weight_shape, out=out, **attrs)
     return out
+
+
+conv_backward_weight.multiply_adds = lambda sig: sig.input_types[1].size * _weight_terms(sig)
 
 
 @conv_backward_weight.samples

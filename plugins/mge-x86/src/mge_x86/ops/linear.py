@@ -162,6 +162,9 @@ def _(x, packed, *extras, columns, bias, residual, activation):
         return activate(y, activation)
 
 
+linear.multiply_adds = lambda sig: sig.type.size * sig.input_types[0].shape[-1]
+
+
 @linear.samples
 def _(rng):
     def draw(*shape):

@@ -15,6 +15,7 @@ from .batch_norm import fuse_batch_norm
 from .epilogue import fuse_epilogues
 from .fold import fold_batch_norm
 from .fuse import fuse
+from .inverted_residual import fuse_inverted_residuals
 from .layout import layout
 from .linear import pack_linear
 
@@ -33,4 +34,10 @@ def passes() -> list[tuple[str, Callable[[Graph], Graph]]]:
     ]
     if debug.deterministic:
         return exact
-    return [("fold", fold_batch_norm), ("find_attention", find_attention), *exact, ("fuse", fuse)]
+    return [
+        ("fold", fold_batch_norm),
+        ("find_attention", find_attention),
+        *exact,
+        ("inverted_residual", fuse_inverted_residuals),
+        ("fuse", fuse),
+    ]

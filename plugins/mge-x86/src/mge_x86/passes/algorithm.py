@@ -1,57 +1,120 @@
-"""Which algorithm a convolution gets: a plain function of its shapes, used where no tuning result says otherwise.
+"""Which algorithm a convolution gets: a tuning result, or a plain function of its shapes where there is none.
 
 In: shapes and attributes. Out: ``"direct"``, ``"depthwise"``, ``"winograd2"`` or ``"winograd4"``.
 After nothing; before ``convolution``.
 
-Winograd's F(4, 3) does 4 times less multiplication than the sum of products and F(2, 3) 2.25 times less, but their
-weights are 4 and 1.8 times larger, and come from memory. So F(4, 3) is for images with many tiles, and F(2, 3) for a
-few of 14x14; one image of 7x7 waits for its weights with any of them, and takes the smallest.
+Without a tuning result the cheapest one is taken by an estimate, for each pair of an input and an output channel:
+its multiplications, and as many more as its weights cost that must come from memory, or be transformed in every run.
+F(4, 3) multiplies 4 times less than the sum of products and F(2, 3) 2.25 times less, but their weights are 4 and 1.8
+times larger. The constants were fitted to times of 3x3 convolutions of 64 to 512 channels, 4x4 to 32x32 pixels and 1
+to 32 images, on 1 and 2 threads: on average the choice is 2 % slower than the best one.
 """
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING, Any
+
 from mge.debug import debug
+from mge.tuning import choose
+
+if TYPE_CHECKING:
+    from mge.graph import Node
 
 Shape = tuple[int, ...]
 
+VERSION = 1  # of the kernels' speed: tuning results of another one are not looked at
 FEW_CHANNELS = 16  # below, transforming tiles costs more than it saves
-LARGE, MEDIUM, SMALL = 28, 12, 4  # pixels: the smaller side of an image
-MANY_IMAGES = 8
-# Pixels of a batch that pay for transforming a weight which changes with every step: the transform writes 16 or 36
-# numbers where the convolution multiplies 9 times the pixels.
-TRAINED_PIXELS = {"winograd2": 256, "winograd4": 512}
+SMALL = 4  # pixels: the smaller side of an image
+# By algorithm: pixels of a side of its tiles, the cost of a tile, and of a weight that is read, or packed in each run.
+COSTS = {
+    "direct": (1, 9, 160, 0),
+    "winograd2": (2, 0.75 * 16, 290, 300),
+    "winograd4": (4, 0.67 * 36, 650, 1200),
+}
+MANY_CHANNELS = 256  # above, F(2, 3) waits for its weights: both costs double
 
 
 def choose_algorithm(
+    device: Any,
     images: Shape,
     weight: Shape,
-    stride: Shape,
-    dilation: Shape,
-    groups: int = 1,
-    is_trained: bool = False,
+    window: dict[str, Any],
+    is_packed_each_run: bool = False,
+    is_backward: bool = False,
 ) -> str:
     """Return the algorithm for a convolution that gives images (n, h, w, c).
 
     Parameters
     ----------
+    device : Device
     images : (n, h, w, c)
         The result: ``y`` forward, ``dx`` for the gradient of the data.
     weight : (o, c / groups, kh, kw)
-    stride, dilation : (int, int)
-    groups : int
-    is_trained : bool
+    window : dict
+        ``stride``, ``padding``, ``dilation``, each (int, int), and ``groups``.
+    is_packed_each_run : bool
         The weight changes with every run, so that its transform is paid each time.
+    is_backward : bool
+        It is the gradient of the data.
     """
+    default = heuristic(images, weight, window, is_packed_each_run)
+    if debug.deterministic or not _fits_winograd(images, weight, window):
+        return default
+    use = _use(images, weight, window, is_packed_each_run, is_backward)
+    return choose(device, use, tuple(COSTS), default)
+
+
+def choice_of(node: Node) -> tuple[str, str, tuple[Node, ...]] | None:
+    """Return what tuning asks for a node of a plan: the use, the algorithm, and the node that packs its weight."""
+    name = node.sig.op.name
+    if name not in ("x86::conv", "x86::conv_backward_data"):
+        return None
+    is_backward = name != "x86::conv"
+    attrs = dict(node.sig.attrs)
+    images, weight = node.sig.types[0].shape, attrs["weight_shape"]
+    packed = node.inputs[0 if is_backward else 1]
+    is_packed_each_run = packed.sig.op.name == "x86::pack_weight"
+    use = _use(images, weight, attrs, is_packed_each_run, is_backward)
+    return use, attrs["algorithm"], (packed,)
+
+
+def _use(
+    images: Shape,
+    weight: Shape,
+    window: dict[str, Any],
+    is_packed_each_run: bool,
+    is_backward: bool,
+) -> str:
+    sizes = (images, weight, window["padding"])
+    words = ["conv_backward_data" if is_backward else "conv", str(VERSION), "float32"]
+    words += ["x".join(map(str, size)) for size in sizes]
+    return " ".join(words + ["packed-each-run"] * is_packed_each_run)
+
+
+def _fits_winograd(images: Shape, weight: Shape, window: dict[str, Any]) -> bool:
+    is_plain = (*window["stride"], *window["dilation"], window["groups"]) == (1, 1, 1, 1, 1)
+    is_large = min(weight[:2]) >= FEW_CHANNELS and min(images[1:3]) >= SMALL and images[0] > 0
+    return weight[2:] == (3, 3) and is_plain and is_large
+
+
+def heuristic(
+    images: Shape, weight: Shape, window: dict[str, Any], is_packed_each_run: bool = False
+) -> str:
+    """Return the algorithm without a tuning result; parameters as of ``choose_algorithm``."""
+    groups = window["groups"]
     if groups > 1 and weight[1] == 1 and weight[0] == groups:
         return "depthwise"
-    n, h, w, _ = images
-    fits = weight[2:] == (3, 3) and (*stride, *dilation) == (1, 1, 1, 1) and groups == 1
-    if debug.deterministic or not fits or min(weight[:2]) < FEW_CHANNELS:
+    if debug.deterministic or not _fits_winograd(images, weight, window):
         return "direct"
-    size = min(h, w)
-    if size >= LARGE or (size >= SMALL and (n >= MANY_IMAGES or (n > 1 and size < MEDIUM))):
-        wanted = ["winograd4", "winograd2"]
-    else:
-        wanted = ["winograd2"] if size >= MEDIUM else []
-    pays = (a for a in wanted if not is_trained or n * h * w >= TRAINED_PIXELS[a])
-    return next(pays, "direct")
+    n, h, w, _ = images
+
+    def cost(algorithm: str) -> float:
+        side, tile, read, packed = COSTS[algorithm]
+        products = n * math.ceil(h / side) * math.ceil(w / side) * tile
+        if is_packed_each_run:
+            return products + packed
+        is_slow = algorithm == "winograd2" and weight[1] > MANY_CHANNELS
+        return (products + read) * (2 if is_slow else 1)
+
+    return min(COSTS, key=cost)

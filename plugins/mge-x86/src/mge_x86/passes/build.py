@@ -121,6 +121,15 @@ def slow_nodes(graph: Graph) -> set[Node]:
     return found
 
 
+def fixed_nodes(graph: Graph) -> set[Node]:
+    """Return what depends on constants alone and on parameters that this graph does not replace."""
+    changing = trained_nodes(graph)
+    for node in graph.nodes:
+        if any(i in changing for i in node.inputs):
+            changing.add(node)
+    return slow_nodes(graph) - changing
+
+
 def trained_nodes(graph: Graph) -> set[Node]:
     """Return the parameters that this graph itself replaces: what is made of them is made in every run."""
     updates = [n for n in graph.nodes if n.sig.op.name.endswith("_update")]

@@ -54,13 +54,13 @@ def _is_fit(node: Node) -> bool:
 
 
 def _packed(
-    lay: Layout, node: Node, images: Shape, source: Node, rotate: bool
+    lay: Layout, node: Node, images: Shape, source: Node, is_backward: bool
 ) -> list[tuple[Node, dict[str, Any]]]:
     """Return the packed weight and the attributes for each algorithm that may be taken, the best first."""
     window, weight = _window(node), _weight(lay, node, source)
     shape = weight.type.shape
     best = choose_algorithm(
-        images, shape, window["stride"], window["dilation"], window["groups"], source in lay.trained
+        node.sig.device, images, shape, window, source not in lay.fixed, is_backward
     )
     found = []
     for algorithm in dict.fromkeys((best, "direct")):
@@ -70,7 +70,7 @@ def _packed(
             node,
             algorithm=algorithm,
             groups=window["groups"],
-            rotate=rotate,
+            rotate=is_backward,
         )
         if packed is not None:
             found.append((packed, {"weight_shape": shape, "algorithm": algorithm, **window}))

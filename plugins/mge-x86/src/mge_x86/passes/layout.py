@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mge.graph import GET, Graph, Node
 from mge.passes.rewrite import collect
 
-from .build import Axes, Builder, is_mine, trained_nodes
+from .build import Axes, Builder, fixed_nodes, is_mine
 from .forms import Forms, moved, plain
 
 Rule = Callable[["Layout", Node], bool]  # False: computed as recorded
@@ -28,15 +28,15 @@ class Layout:
     ----------
     forms : Forms
     build : Builder
-    trained : set of Node
-        Parameters that the graph itself replaces.
+    fixed : set of Node
+        What depends on parameters alone that the graph does not replace: computed once, not in every run.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.build = Builder()
         self.forms = Forms(self.build)
-        self.trained = trained_nodes(graph)
+        self.fixed = fixed_nodes(graph)
         self._parts: dict[Node, tuple[Node, list[Axes]]] = {}
 
     def run(self, rules: dict[str, Rule]) -> Graph:

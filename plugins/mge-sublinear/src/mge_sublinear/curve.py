@@ -1,0 +1,128 @@
+"""The trade-off curve of a graph: plans from the fastest to the smallest, each with its peak to the byte.
+
+In: a ``MemoryRequest``. Out: ``Curve``, made once for each request, whatever its budget.
+After ``native``; before ``strategies``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Run
+
+from .native import Found, Problem
+
+WORK = 40_000_000  # visits of nodes by the search: about a second of one core
+PROPOSALS = (2_000, 120_000)  # at least, and at most
+SMALL = 1e-4  # share of the peak below which a value is always kept
+KEPT = 4  # curves
+
+
+def proposals_for(nodes: int, effort: float) -> int:
+    """Return how many plans the search tries for a graph of this size."""
+    return int(min(max(effort * WORK / max(1, nodes), PROPOSALS[0]), PROPOSALS[1]))
+
+
+class Point(NamedTuple):
+    """One plan of the curve.
+
+    Attributes
+    ----------
+    plan : Found
+    peak_bytes : int, bytes
+        Of the whole plan: arena, scratch and results.
+    """
+
+    plan: Found
+    peak_bytes: int
+
+    def schedule(self, report: MemoryReport | None = None) -> MemorySchedule:
+        """Return the plan as the core takes it."""
+        report = report or MemoryReport(self.plan.time_ns)
+        return MemorySchedule([Run(i) for i in self.plan.runs], self.peak_bytes, report)
+
+
+class Curve:
+    """Plans from the fastest, which computes nothing twice, to the one that takes least.
+
+    Parameters
+    ----------
+    request : MemoryRequest
+    kind : {"search", "checkpoints"}
+        All that the planner knows, or checkpoints at equal distances alone.
+    seed : int
+    effort : float
+        How long to search: 1 is about a second, less for small graphs and more for large ones.
+    """
+
+    def __init__(self, request: MemoryRequest, kind: str, seed: int, effort: float) -> None:
+        self._measure, self._peaks = request.measure, dict[int, int]()
+        recorded = list(range(len(request.nodes)))
+        order = Problem(request).order()
+        if order != recorded and self._measure(_steps(order)) >= self._measure(_steps(recorded)):
+            order = recorded
+        request = request._replace(nodes=[request.nodes[i] for i in order])
+        keep_all = Problem(request).simulate()
+        problem = Problem(request, max(1, int(SMALL * keep_all.live_bytes)))
+        proposals = proposals_for(len(problem.nodes), effort)
+        found = problem.search(seed, proposals, kind == "checkpoints") if problem.nodes else []
+        plans = [keep_all, *(p for p in found if p.live_bytes < keep_all.live_bytes)]
+        numbers = [n.number for n in request.nodes]
+        self.plans = [
+            p._replace(runs=[numbers[i] for i in p.runs], node=numbers[p.node] if p.node >= 0 else -1)
+            for p in plans
+        ]  # fmt: skip
+
+    def point(self, index: int) -> Point:
+        """Return a plan of the curve with its peak, which is measured at first use."""
+        plan = self.plans[index]
+        if index not in self._peaks:
+            self._peaks[index] = self._measure(_steps(plan.runs))
+        return Point(plan, self._peaks[index])
+
+    def points(self) -> Iterator[Point]:
+        """Return all plans that have a place on the curve: those of which no faster one is as small."""
+        least = None
+        for i in range(len(self.plans)):
+            point = self.point(i)
+            if least is None or point.peak_bytes < least:
+                least = point.peak_bytes
+                yield point
+
+    def fastest(self, budget_bytes: int) -> Point | None:
+        """Return the fastest plan within a budget; None where none is."""
+        for i, plan in enumerate(self.plans):
+            if plan.live_bytes <= budget_bytes and self.point(i).peak_bytes <= budget_bytes:
+                return self.point(i)
+        return None
+
+    def smallest(self, most_ns: float = float("inf")) -> Point:
+        """Return the plan with the smallest peak of those that take no longer."""
+        within = [i for i, plan in enumerate(self.plans) if plan.time_ns <= most_ns]
+        return min(map(self.point, within[-3:] or [0]), key=lambda p: p.peak_bytes)
+
+
+def _steps(order: list[int]) -> list[Run]:
+    return [Run(i) for i in order]
+
+
+_CURVES: OrderedDict[tuple, Curve] = OrderedDict()
+_LOCK = threading.Lock()
+
+
+def curve_of(request: MemoryRequest, kind: str, seed: int, effort: float) -> Curve:
+    """Return the curve of a request, kept for those that ask again with another budget."""
+    key = (tuple(request.nodes), tuple(request.values), request.alignment, kind, seed, effort)
+    with _LOCK:
+        found = _CURVES.pop(key, None)
+    if found is None:
+        found = Curve(request, kind, seed, effort)
+    found._measure = request.measure  # that of a plan that still lives
+    with _LOCK:
+        _CURVES[key] = found
+        while len(_CURVES) > KEPT:
+            _CURVES.popitem(last=False)
+    return found

@@ -1,0 +1,159 @@
+"""The strategy ``offload``: values that wait long are kept in a memory-mapped file, and nothing is computed again.
+
+In: a ``MemoryRequest``. Out: a ``MemorySchedule`` with ``Offload`` and ``Prefetch`` steps.
+After ``strategies``; before nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import tempfile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mge.device import as_device, parse_bytes
+from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Offload, Prefetch, Run
+
+from .native import Problem
+from .strategies import Sublinear
+
+
+class _Waiting(NamedTuple):
+    """A value with the longest gap between two of its uses, both positions in the order of steps."""
+
+    value: int
+    start: int
+    end: int
+    nbytes: int
+
+
+class File:
+    """A temporary file in which values wait, made at the first of them; it goes when the plan does.
+
+    Parameters
+    ----------
+    folder : str
+        Where it lies; empty for the system's folder for temporary files.
+    sizes : list of int, bytes
+    """
+
+    def __init__(self, folder: str, sizes: list[int]) -> None:
+        page = mmap.ALLOCATIONGRANULARITY
+        ends = np.cumsum([0, *(-(-nbytes // page) * page for nbytes in sizes)]).tolist()
+        self._starts, self._ends, self._folder = ends, ends[1:], folder
+        self._map: Any = None
+        self._forms: dict[int, tuple[Any, Any]] = {}
+
+    def store(self, slot: int, array: Any) -> np.ndarray:
+        """Take a value; return its token."""
+        if self._map is None:
+            with tempfile.TemporaryFile(dir=self._folder or None) as file:
+                file.truncate(self._ends[-1])
+                self._map = mmap.mmap(file.fileno(), self._ends[-1])
+        self._forms[slot] = array.dtype, array.shape
+        self._view(slot)[...] = array
+        self._forget(slot)
+        return np.array([slot], np.int64)
+
+    def load(self, token: Any, ahead: int | None, behind: int | None) -> Any:
+        """Return a value as an array over the file, and start to read the one that is loaded next."""
+        if behind is not None:
+            self._forget(behind)
+        if ahead is not None:
+            self._advise(ahead, mmap.MADV_WILLNEED)
+        return self._view(int(token[0]))
+
+    def _view(self, slot: int) -> np.ndarray:
+        dtype, shape = self._forms[slot]
+        return np.ndarray(shape, dtype, self._map, self._starts[slot])
+
+    def _advise(self, slot: int, advice: int) -> None:
+        low = self._starts[slot]
+        self._map.madvise(advice, low, self._ends[slot] - low)
+
+    def _forget(self, slot: int) -> None:
+        """Give the pages of a value back to the system, which has them in the file."""
+        self._advise(slot, mmap.MADV_DONTNEED)
+
+
+class OffloadStrategy(Sublinear):
+    """Values that wait longest, and are largest, are kept in a file; the next one is read while others are used.
+
+    Options
+    -------
+    budget : bytes, or a share of what ``static`` takes
+        Without one, all that can wait in the file does.
+    folder : str
+        Where the file lies: best on a fast disk. By default the system's folder for temporary files.
+    minimum_size : bytes
+        Smaller values stay.
+    gigabytes_per_second : float
+        How fast the file is, for the time that a plan states.
+    """
+
+    name = "offload"
+    options = {"folder": "", "minimum_size": "64KB", "gigabytes_per_second": 1.0}
+
+    def plan(self, request: MemoryRequest) -> MemorySchedule:
+        """Return what runs, and what moves, when."""
+        order = Problem(request).order()
+        waiting = _waiting(request, order)
+        budget = request.budget_bytes
+        low, high = 0, len(waiting)  # as few as the budget allows
+        made = self._with(request, order, waiting if budget is None else [])
+        if budget is not None and request.measure(made) > budget:
+            made = self._with(request, order, waiting)
+            while low < high:
+                middle = (low + high) // 2
+                tried = self._with(request, order, waiting[:middle])
+                if request.measure(tried) <= budget:
+                    high, made = middle, tried
+                else:
+                    low = middle + 1
+        moved = sum(request.values[s.value].nbytes for s in made if not isinstance(s, Run))
+        time_ns = (
+            sum(n.time_ns for n in request.nodes) + moved / request.options["gigabytes_per_second"]
+        )
+        peak = request.measure(made)
+        reason = "What is left is in use at once; the strategy sublinear may take less"
+        return MemorySchedule(made, peak, MemoryReport(time_ns, peak, None, reason))
+
+    def _with(self, request: MemoryRequest, order: list[int], moved: list[_Waiting]) -> list[Any]:
+        """Return the steps of an order in which these values wait in a file."""
+        file = File(request.options["folder"], [w.nbytes for w in moved])
+        loads = sorted(range(len(moved)), key=lambda i: moved[i].end)
+        behind: dict[int, list[Any]] = {}
+        ahead: dict[int, list[Any]] = {}
+        for last, slot, following in zip([None, *loads], loads, [*loads[1:], None]):
+            w = moved[slot]
+            store = functools.partial(file.store, slot)
+            load = functools.partial(file.load, ahead=following, behind=last)
+            behind.setdefault(w.start, []).append(Offload(w.value, store))
+            ahead.setdefault(w.end, []).append(Prefetch(w.value, load))
+        steps: list[Any] = []
+        for position, number in enumerate(order):
+            steps += ahead.get(position, ())
+            steps.append(Run(number))
+            steps += behind.get(position, ())
+        return steps
+
+
+def _waiting(request: MemoryRequest, order: list[int]) -> list[_Waiting]:
+    """Return what can wait in a file: the largest, and those that wait longest, first."""
+    least = parse_bytes(request.options["minimum_size"])
+    uses: dict[int, list[int]] = {}
+    for position, number in enumerate(order):
+        node = request.nodes[number]
+        for v in dict.fromkeys((*node.inputs, *node.outputs)):
+            uses.setdefault(v, []).append(position)
+    found = []
+    for v, positions in uses.items():
+        value = request.values[v]
+        if value.pinned or value.nbytes < max(least, 1) or not as_device(value.device).is_host:
+            continue
+        start, end = max(zip(positions, positions[1:]), key=lambda p: p[1] - p[0], default=(0, 0))
+        if end - start > 2:
+            found.append(_Waiting(v, start, end, value.nbytes))
+    return sorted(found, key=lambda w: w.nbytes * (w.end - w.start), reverse=True)
