@@ -3,7 +3,9 @@
 import pytest
 
 from mge import device as device_module
+from mge import registry
 from mge.device import as_device
+from mge.discovery import discover
 
 
 def pytest_collection_modifyitems(items):
@@ -16,6 +18,13 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "/sublinear/" in str(item.path):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def real_plugins():
+    """Forget what tests with fake plugins left behind."""
+    for made in (discover, registry._all, registry._hooks):
+        made.cache_clear()
 
 
 @pytest.fixture(params=["ref", "x86"])

@@ -90,7 +90,7 @@ class Recurrent(M.Module):
         self.cell = M.LSTMCell(8, 12)
 
     def forward(self, x):
-        h = c = mge.zeros((x.shape[0], 12)) if hasattr(mge, "zeros") else F.zeros((x.shape[0], 12))
+        h = c = F.zeros((x.shape[0], 12))
         for t in range(x.shape[1]):
             h, c = self.cell(x[:, t], (h, c))
         return h.mean(axis=1)
@@ -233,12 +233,19 @@ def _step(net):
     return step
 
 
+def prepare(name, strategy):
+    """Return a model and its traced step."""
+    mge.random.seed(7)
+    net = MODELS[name][0]()
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.numpy()
+    return net, trace(_step(net), memory=strategy)
+
+
 def train(name, strategy, count=3):
     """Train for a few steps; return the losses, all parameters and buffers, and the plan."""
-    mge.random.seed(7)
-    make, shape = MODELS[name]
-    net = make()
-    step = trace(_step(net), memory=strategy)
+    net, step = prepare(name, strategy)
+    shape = MODELS[name][1]
     rng, losses = np.random.default_rng(3), []
     for _ in range(count):
         x = mge.tensor(rng.normal(size=shape).astype("float32"))

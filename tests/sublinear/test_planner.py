@@ -1,5 +1,6 @@
 """The planner: its simulator against a twin in Python, on drawn graphs; what the search may and may not return."""
 
+import itertools
 import random
 
 import pytest
@@ -87,7 +88,7 @@ def test_what_the_search_finds_is_what_it_says(seed):
     plans = problem.search(0, 1500)
     assert [p.runs for p in plans] == [p.runs for p in problem.search(0, 1500)]
     assert all(
-        a.live_bytes > b.live_bytes and a.time_ns < b.time_ns for a, b in zip(plans, plans[1:])
+        a.live_bytes > b.live_bytes and a.time_ns < b.time_ns for a, b in itertools.pairwise(plans)
     )
     for plan in plans:
         assert plan.live_bytes == twin.peak(request, plan.runs)
@@ -113,22 +114,25 @@ def chain(count):
     """Return a chain of layers with backward steps that read what the layers read, all of one size."""
     values = [ValueInfo(0, 64, "input", "ref:0", "")]
     nodes = []
-    make = lambda inputs, phase: nodes.append(
-        NodeInfo(
-            len(nodes),
-            "layer",
-            inputs,
-            (len(values) - 1,),
-            1.0,
-            False,
-            0,
-            True,
-            (),
-            phase,
-            "ref:0",
-            None,
+
+    def make(inputs, phase):
+        return nodes.append(
+            NodeInfo(
+                len(nodes),
+                "layer",
+                inputs,
+                (len(values) - 1,),
+                1.0,
+                False,
+                0,
+                True,
+                (),
+                phase,
+                "ref:0",
+                None,
+            )
         )
-    )
+
     for _ in range(count):
         values.append(ValueInfo(len(values), 64, "", "ref:0", ""))
         make((len(values) - 2,), "forward")
@@ -142,7 +146,10 @@ def test_a_long_chain_needs_little_memory_for_its_time():
     problem = native.Problem(chain(256))
     full = problem.simulate()
     plans = problem.search(0, 4000)
-    within = lambda share: min(p.live_bytes for p in plans if p.time_ns <= share * full.time_ns)
+
+    def within(share):
+        return min(p.live_bytes for p in plans if p.time_ns <= share * full.time_ns)
+
     assert within(1.5) <= full.live_bytes / 7, (
         "checkpoints at the square root take 2 * 16 of 256 values"
     )

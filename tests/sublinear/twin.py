@@ -1,5 +1,7 @@
 """The simulator again, in plain Python: what runs where each value has a hold, and what is live when."""
 
+from itertools import pairwise
+
 KEEP, RETAIN = -1, 2**31 - 1
 
 
@@ -21,7 +23,7 @@ def gaps(request):
             if request.values[v].pinned == "output" or not request.values[v].nbytes or not uses[v]:
                 continue
             points = [t, *uses[v]]
-            a, b = max(zip(points, points[1:]), key=lambda p: p[1] - p[0])
+            a, b = max(pairwise(points), key=lambda p: p[1] - p[0])
             found[v] = (a, True) if b - a > 1 else (uses[v][-1], False)
     return found
 

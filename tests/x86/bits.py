@@ -38,6 +38,9 @@ def large(rng):
     yield "matmul", (draw(600, 1100), draw(1100, 300)), {}
     yield "matmul", (draw(1, 900), draw(900, 800)), {}
     yield "matmul", (draw(9, 70, 80), draw(9, 80, 60)), {}
+    for m, n, k in ((196, 768, 192), (33, 600, 500)):  # cut by rows, by columns
+        attrs = {"columns": n, "bias": False, "residual": False, "activation": "gelu"}
+        yield "x86::linear", (draw(m, k), draw(-(-n // 16) * 16 * k)), attrs
     yield "layer_norm", (rows, draw(257), draw(257)), {"axis": (1,)}
     yield "attention", (draw(2, 3, 200, 32), draw(2, 3, 190, 32), draw(2, 3, 190, 32)), {}
     for algorithm in ("direct", "winograd2", "winograd4"):

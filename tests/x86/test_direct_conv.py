@@ -96,6 +96,20 @@ def test_few_outputs(rng, image, weight, window, extras):
     packed_conv(rng, image, weight, **extras, **{**PLAIN, **window})
 
 
+@pytest.mark.parametrize(
+    ("image", "weight", "window"),
+    [((2, 5, 5, 130), (256, 130, 3, 3), {"padding": (1, 1)}), ((1, 9, 9, 128), (270, 128, 3, 3), {"stride": (2, 2)}),
+     ((3, 8, 7, 512), (260, 512, 3, 3), {"stride": (2, 2), "padding": (1, 1)}), ((1, 7, 7, 1100), (64, 1100, 1, 1), {}),
+     ((2, 9, 9, 60), (300, 60, 4, 5), {"padding": (3, 2), "dilation": (2, 1)}), ((1, 64, 65, 8), (256, 8, 1, 1), {}),
+     ((2, 9, 8, 24), (256, 24, 1, 1), {"stride": (2, 3)})],
+)  # fmt: skip
+@pytest.mark.parametrize("extras", [{}, {"bias": True, "residual": True, "activation": "relu"}])
+def test_many_weights(
+    rng, image, weight, window, extras
+):  # which threads share, or products of gathered pixels
+    packed_conv(rng, image, weight, **extras, **{**PLAIN, **window})
+
+
 @pytest.mark.parametrize("activation", ["", "relu", "relu6", "silu", "gelu"])
 @pytest.mark.parametrize(
     "extras", [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}]

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from mge import tensor
+from mge.jit import trace
 from mge.op import OPS
 
 from .against import check
@@ -51,6 +53,18 @@ def check_pools(rng, shape, attrs):
         check("x86::avg_pool", [last(x)], {**attrs, **count})
         check("avg_pool_backward", [dy], {**back, **count})
         check("x86::avg_pool_backward", [last(dy)], {**back_last, **count})
+
+
+@pytest.mark.parametrize("name", ["max_pool", "x86::max_pool"])
+@pytest.mark.parametrize("channels", [3, 6, 16, 70])
+def test_places_that_nobody_needs(rng, name, channels):
+    attrs = {"kernel": (2, 3), "stride": (2, 2), "padding": (0, 1, 0, 0)}
+    x = rng.normal(size=(2, 9, 7, channels)).astype(np.float32)
+    x[0, 3, 4, 1] = np.nan
+    largest = trace(lambda inp: OPS[name](inp, **attrs)[0])
+    for _ in range(3):
+        y = largest(tensor(x, device="x86:0"))
+    np.testing.assert_array_equal(y.numpy(), OPS[name]._reference(x, **attrs)[0])
 
 
 @pytest.mark.parametrize(("shape", "attrs"), FIXED, ids=str)

@@ -34,8 +34,9 @@ def test_all_tails_of_tiles(rng):
 @pytest.mark.parametrize("turned_b", [False, True])
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    [(300, 300, 300), (33, 290, 1025), (256, 320, 256), (1, 700, 900), (700, 1, 900), (2, 3, 4000)],
-)
+    [(300, 300, 300), (33, 290, 1025), (256, 320, 256), (1, 700, 900), (700, 1, 900), (2, 3, 4000),
+     (196, 301, 192), (200, 40, 700)],
+)  # fmt: skip
 def test_blocks_and_long_sums(rng, m, n, k, turned_a, turned_b):
     check("matmul", *matrices(rng, m, n, k, turned_a, turned_b))
 

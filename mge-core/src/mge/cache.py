@@ -87,7 +87,9 @@ class Prologue:
             debug.counts["prologue_hits"] += 1
             return found[1]
 
-        def forget(_: Any, owner: Any = weakref.ref(self)) -> None:
+        owner = weakref.ref(self)
+
+        def forget(_: Any) -> None:
             prologue = owner()
             if prologue is not None:  # a leaf is gone: another one may get its id
                 prologue._results.pop(key, None)

@@ -33,7 +33,7 @@ class _Config(types.ModuleType):
 
     @property
     def benchmark_kernel(self) -> bool:
-        """Whether algorithms are timed when a plan is made (``MGE_TUNE``) and the choices kept; device ``ref`` has one of each."""
+        """Whether algorithms are timed when a plan is made (``MGE_TUNE``), and kept; device ``ref`` has one of each."""
         return bool(debug.tune)
 
     @benchmark_kernel.setter

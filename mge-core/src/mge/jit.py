@@ -47,7 +47,7 @@ class SublinearMemoryConfig(NamedTuple):
 
     @property
     def strategy(self) -> str:
-        """The strategy as ``mge.memory`` takes it; what it searches for is within ``lb_memory_mb`` where that is set."""
+        """The strategy as ``mge.memory`` takes it; ``lb_memory_mb``, where it is set, is what it aims at."""
         aim = f",aim={self.lb_memory_mb}MB" if self.lb_memory_mb else ""
         return f"sublinear:effort={self.thresh_nr_try / 10 + self.genetic_nr_iter / 10}{aim}"
 

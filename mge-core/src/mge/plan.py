@@ -28,6 +28,7 @@ from .memory import (
 from .native import NativeKernel
 from .nativeplan import workspace_bytes
 from .passes.simplify import constant_value
+from .passes.split import split_updates
 from .replay import reschedule
 from .schedule import Slot, ends_beside, inplace_pairs, is_view, schedule
 from .types import Type
@@ -110,8 +111,11 @@ class Plan:
 
     def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
         choice = find_strategy(strategy)
-        self._arrange(graph, donated, strategy, False)
+        self.donated = tuple(donated)
         budget_bytes = choice.budget_bytes(lambda: self._peak_of(graph, "static", False))
+        if choice.decides_order:
+            graph = split_updates(graph)
+        self._arrange(graph, donated, strategy, False)
         floor = ""
         if choice.decides_order:
             ordered, answer, floor = reschedule(

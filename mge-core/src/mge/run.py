@@ -144,7 +144,9 @@ def _history(nodes: list[Node], tokens: list[Any], wanted: list[int]) -> list[in
 def flush(recording: Recording, only: Sequence[Node] = ()) -> None:
     """Compute the held results of a recording; with ``only``, just those nodes."""
     nodes, tokens = recording.nodes, recording.tokens
-    wanted, donated = ([recording.index[n] for n in only], []) if only else holding.held(recording, nodes)
+    wanted, donated = (
+        ([recording.index[n] for n in only], []) if only else holding.held(recording, nodes)
+    )
     kept = _history(nodes, tokens, wanted) if ACTIVE and not only else []
     wanted = [i for i in wanted if nodes[i].buffer is None]
     if not wanted:

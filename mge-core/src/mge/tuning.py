@@ -1,4 +1,4 @@
-"""Tuning: which algorithm a node takes where its device has several, by times taken inside whole plans.
+"""Tuning: the algorithm of a node that has several, by times inside whole plans.
 
 In: what passes of devices ask (``choose``), and plans to time (``tune``). Out: entries of the tuning cache.
 After ``run``; before ``cli``.

@@ -61,9 +61,10 @@ struct Layout {
 
 }  // namespace
 
-// Fills in `offsets`; returns the size of the arena. At most `tries` improvements.
+// Fills in `offsets`; returns the size of the arena. `most_work` bounds the time: pairs of values that are looked at.
 extern "C" __attribute__((visibility("default"))) int64_t mge_sublinear_layout(
-    int32_t count, const int32_t* start, const int32_t* end, const int64_t* nbytes, int32_t tries, int64_t* offsets) {
+    int32_t count, const int32_t* start, const int32_t* end, const int64_t* nbytes, int64_t most_work,
+    int64_t* offsets) {
   const Layout layout(count, start, end, nbytes);
   const int64_t bound = layout.most_live();
   const auto rank = [&](int32_t kind, int32_t i) -> double {
@@ -76,29 +77,41 @@ extern "C" __attribute__((visibility("default"))) int64_t mge_sublinear_layout(
       default: return end[i];
     }
   };
-  std::vector<int64_t> found(count), best(count);
-  std::vector<int32_t> best_order;
-  int64_t least = -1;
-  const auto attempt = [&](const std::vector<int32_t>& order) {
+  std::vector<int64_t> found(count), now(count), best(count);
+  std::vector<int32_t> order(count), now_order, best_order;
+  int64_t least = -1, now_top = -1;
+  // Takes an order if its arena is at most this much larger than the one before; remembers the best.
+  const auto attempt = [&](int64_t slack) {
     const int64_t top = layout.place(order, found);
-    if (least >= 0 && top >= least) return;
-    least = top, best = found, best_order = order;
+    if (now_top >= 0 && top > now_top + slack) return;
+    now_top = top, now = found, now_order = order;
+    if (least < 0 || top < least) least = top, best = found, best_order = order;
   };
   for (int32_t kind = 0; kind < 5 && least != bound; ++kind) {
-    std::vector<int32_t> order(count);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank(kind, a) > rank(kind, b); });
-    attempt(order);
+    attempt(0);
   }
-  // What reaches the top of the arena goes further ahead in the order.
-  for (int32_t k = 0; k < tries && least > bound; ++k) {
-    std::vector<int32_t> order = best_order;
-    const int64_t edge = least - (least - bound) * (1 + k % 4) / 4;
-    std::vector<int32_t> ahead, rest;
-    for (int32_t i : order) (best[i] + nbytes[i] > edge ? ahead : rest).push_back(i);
-    const size_t keep = rest.size() * static_cast<size_t>(k % 7) / 8;
-    rest.insert(rest.begin() + static_cast<std::ptrdiff_t>(keep), ahead.begin(), ahead.end());
-    attempt(rest);
+  // What reaches the top of the arena goes further ahead in the order, to a drawn place; now and then two change places.
+  int64_t work = 1;
+  for (const auto& row : layout.beside) work += static_cast<int64_t>(row.size()) + 1;
+  const int64_t tries = std::min<int64_t>(3000, most_work / work);
+  uint64_t state = 1;
+  const auto below = [&](size_t n) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<size_t>(state >> 33) % n;
+  };
+  for (int64_t k = 0; k < tries && least > bound; ++k) {
+    if (k == tries / 2) now = best, now_order = best_order, now_top = least;
+    order = now_order;
+    std::vector<size_t> high;
+    for (size_t i = 0; i < order.size(); ++i)
+      if (now[order[i]] + nbytes[order[i]] == now_top) high.push_back(i);
+    const size_t at = high[below(high.size())], to = below(at + 1);
+    std::rotate(order.begin() + static_cast<std::ptrdiff_t>(to), order.begin() + static_cast<std::ptrdiff_t>(at),
+                order.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    for (size_t swaps = below(4); swaps > 0; --swaps) std::swap(order[below(order.size())], order[below(order.size())]);
+    attempt(k < tries / 2 ? bound / 100 : 0);
   }
   std::copy(best.begin(), best.end(), offsets);
   return least < 0 ? 0 : least;

@@ -13,7 +13,7 @@ using namespace mge::cpu;
 template <int M>
 Function pack(const Use& use) {
   const auto& shape = use.inputs[0].shape;
-  const WinogradPacking<M> packing{shape[0], shape[1], use.flag("rotate")};
+  const WinogradPacking<M> packing(shape[0], shape[1], use.flag("rotate"));
   return [packing](const Run& run) {
     parallel_for(packing.blocks(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) packing.pack(run.in<float>(0), i, run.out<float>(0));
@@ -64,7 +64,11 @@ void add(Kernels& kernels, const std::string& algorithm) {
   kernels.prepared<float>("x86::conv", conv<M>)
       .unless(refuse_others)
       .named(title)
-      .workspace([bytes](const Use& use) { return bytes(forward_shape(use)); });
+      .workspace([bytes](const Use& use) { return bytes(forward_shape(use)); })
+      .inplace_of([](const Use& use) {  // over the residual
+        if (!use.flag("residual")) return std::vector<MgeInplacePair>{};
+        return std::vector<MgeInplacePair>{{2 + static_cast<uint32_t>(use.flag("bias")), 0}};
+      });
   kernels.prepared<float>("x86::conv_backward_data", backward_data<M>)
       .unless(refuse_others)
       .named(title)

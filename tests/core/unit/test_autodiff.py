@@ -7,8 +7,8 @@ import mge
 import mge.functional as F
 from mge.autodiff import GradManager
 from mge.errors import ArgumentError
-from mge.tape import ACTIVE
 from mge.jit import trace
+from mge.tape import ACTIVE
 
 
 def floats(*values):

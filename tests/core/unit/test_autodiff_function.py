@@ -7,8 +7,8 @@ import mge
 import mge.functional as F
 from mge.autodiff import Function, GradManager, gradients
 from mge.errors import DTypeError, MgeError, ShapeError, UnsupportedError
-from mge.tape import ACTIVE
 from mge.jit import trace
+from mge.tape import ACTIVE
 
 
 def floats(*values):

@@ -359,3 +359,21 @@ def test_losses_of_unaligned_labels(rng):
         net(x, lengths, label, counts),
         F.ctc_loss(x, lengths, label, counts, with_logits=True, reduction="sum"),
     )
+
+
+@pytest.mark.parametrize("stride", [2, (2, 2), [2, 2], (np.int64(2), 2), (2.0, 2.0)])
+def test_a_changed_attribute_of_a_layer_is_seen_at_the_next_call(stride):
+    conv, pool = M.Conv2d(1, 1, 1), M.MaxPool2d(1)
+    x = mge.tensor(np.zeros((1, 1, 4, 4), np.float32))
+    assert conv(x).shape == pool(x).shape == (1, 1, 4, 4)
+    conv.stride = pool.stride = stride
+    assert conv(x).shape == pool(x).shape == (1, 1, 2, 2)
+
+
+@pytest.mark.parametrize("stride", [(2,), (1, 2, 3), "ab", ()])
+def test_a_stride_of_another_length_is_refused(stride):
+    x = mge.tensor(np.zeros((1, 1, 4, 4), np.float32))
+    for layer in (M.Conv2d(1, 1, 1), M.MaxPool2d(1)):
+        layer.stride = stride
+        with pytest.raises(ArgumentError, match="stride is"):
+            layer(x)

@@ -425,3 +425,15 @@ def test_a_container_of_tensors_is_guarded_by_its_elements(calls):
     weights.append(floats(2))
     assert product(floats(1)).item() == 100 and product(floats(1)).item() == 100
     assert len(calls) == 4
+
+
+def test_a_traced_module_needs_no_guards_for_what_modules_read_themselves():
+    net = mge.module.Sequential(mge.module.ReLU(), mge.module.ReLU())
+    traced = trace(net.__call__)
+    x = mge.tensor([-1.0, 2.0])
+    assert traced(x).numpy().tolist() == [0, 2]
+    assert traced.last.guards == []
+    hook = net[0].register_forward_hook(lambda module, inputs, output: output + 1)
+    assert traced(x).numpy().tolist() == [1, 3]
+    hook.remove()
+    assert traced(x).numpy().tolist() == [0, 2]

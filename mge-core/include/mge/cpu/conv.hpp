@@ -8,8 +8,8 @@
 // in the level-2 cache (about 1 % of its time), so that tiles know no borders. The taps of one kernel row lie together
 // in NHWC and are one sum, unless groups or dilation part them.
 //
-// Weights beyond the level-2 cache come from memory, and should come once: then a unit is all rows of some images and one
-// panel of outputs, and goes through the weights a few taps at a time. The units share one copy of the images.
+// Weights beyond the level-2 cache come from memory, and should come once: then a unit is all rows of some images and
+// one panel of outputs, and goes through the weights a few taps at a time. The units share one copy of the images.
 #ifndef MGE_CPU_CONV_HPP
 #define MGE_CPU_CONV_HPP
 
@@ -102,7 +102,8 @@ class Conv {
     constexpr int64_t kScratch = 64 * 1024;  // floats
     gathers_ = s_.taps() == 1 && !s_.pads() && s_.groups == 1 && s_.outputs >= 8 * kPanel && !s_.is_product();
     const bool flat = s_.d.kernel == 1 && s_.d.count == 1 && s_.d.length == 1 && s_.taps() > 1 && s_.groups == 1;
-    shared_ = flat && s_.outputs >= 8 * kPanel && s_.packed_floats() > kHeavy && s_.images * padded_floats() <= kMostShared;
+    shared_ = flat && s_.outputs >= 8 * kPanel && s_.packed_floats() > kHeavy &&
+              s_.images * padded_floats() <= kMostShared;
     // Pixels a multiple of 4 KiB apart fall into one set of the level-1 cache.
     if (gathers_ || (shared_ && s_.w.stride * pitch_ % 1024 == 0)) pitch_ += 16;
     joined_ = s_.groups == 1 && s_.w.dilation == 1 && pitch_ == s_.channels;
@@ -135,7 +136,8 @@ class Conv {
     if (!s_.pixels() || !s_.outputs) return;
     float *copy = workspace, *own = workspace + shared_floats();  // of all workers, and of each
     if (gathers_ || shared_) {
-      const int64_t rows = gathers_ ? s_.h.count : input_rows(rows_), grain = ceil_div(1 << 14, std::max<int64_t>(1, wide_ * pitch_));
+      const int64_t rows = gathers_ ? s_.h.count : input_rows(rows_);
+      const int64_t grain = ceil_div(1 << 14, std::max<int64_t>(1, wide_ * pitch_));
       parallel_for(s_.images * rows, grain, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) gathers_ ? gather_row(data.x, i, copy) : pad_row(data.x, i, copy);
       });
@@ -148,15 +150,15 @@ class Conv {
       return;
     }
     parallel_for(unit_count(), 1, [&](int64_t begin, int64_t end, int32_t worker) {
-      for (int64_t i = begin; i < end; ++i) 
-        shared_ ? shared_unit(data, copy, i) : unit(data, i, own + worker * worker_floats());
+      for (int64_t i = begin; i < end; ++i)
+        shared_ ? shared_unit(data, copy, i, worker) : unit(data, i, own + worker * worker_floats());
     });
   }
 
  private:
-  static constexpr int64_t kHeavy = 256 * 1024;           // floats of weights that a level-2 cache does not hold
+  static constexpr int64_t kHeavy = 256 * 1024;            // floats of weights that a level-2 cache does not hold
   static constexpr int64_t kMostShared = 4 * 1024 * 1024;  // floats of a copy of the images
-  static constexpr int64_t kChunk = 1536;                  // terms of a panel that lie in the level-2 cache with the next
+  static constexpr int64_t kChunk = 1536;  // terms of a panel: they lie in the level-2 cache with the next
 
   int64_t input_rows(int64_t rows) const { return (rows - 1) * s_.h.stride + (s_.h.kernel - 1) * s_.h.dilation + 1; }
   int64_t row_parts() const { return ceil_div(s_.h.count, rows_); }
@@ -164,7 +166,8 @@ class Conv {
     return (shared_ ? ceil_div(s_.images, images_each_) : s_.images) * s_.d.count * row_parts() * outputs_parts_;
   }
   int64_t padded_floats() const {  // of an image
-    return round_up(input_rows(std::max<int64_t>(1, s_.h.count)) * (s_.w.length + 2 * s_.w.padding) * (s_.channels + 16), 16);
+    const int64_t rows = input_rows(std::max<int64_t>(1, s_.h.count));
+    return round_up(rows * (s_.w.length + 2 * s_.w.padding) * (s_.channels + 16), 16);
   }
   int64_t shared_floats() const {
     return gathers_ ? round_up(s_.pixels() * pitch_, 16) : shared_ ? s_.images * padded_floats() : 0;
@@ -178,7 +181,8 @@ class Conv {
   void share() {
     constexpr int64_t kMostPixels = 1024;
     outputs_each_ = kPanel, outputs_parts_ = ceil_div(s_.outputs, kPanel);
-    images_each_ = std::clamp<int64_t>(kMostPixels / std::max<int64_t>(1, s_.h.count * s_.w.count), 1, std::max<int64_t>(1, s_.images));
+    const int64_t pixels = std::max<int64_t>(1, s_.h.count * s_.w.count);
+    images_each_ = std::clamp<int64_t>(kMostPixels / pixels, 1, std::max<int64_t>(1, s_.images));
     while (images_each_ > 1 && unit_count() < Cut::kUnits) images_each_ = (images_each_ + 1) / 2;
     const int64_t depth = s_.channels * (joined_ ? s_.w.kernel : 1), count = s_.taps() / (joined_ ? s_.w.kernel : 1);
     chunk_ = ceil_div(count, ceil_div(count * depth, kChunk));
@@ -194,7 +198,8 @@ class Conv {
       rows_ = (rows_ + 1) / 2;
     while (rows_ > 4 && unit_count() < units) rows_ = (rows_ + 1) / 2;
     while (outputs_parts_ * kPanel < s_.outputs && s_.groups == 1 && unit_count() < units) outputs_parts_ *= 2;
-    outputs_each_ = std::max<int64_t>(kPanel, s_.groups > 1 ? s_.outputs : round_up(ceil_div(s_.outputs, outputs_parts_), kPanel));
+    const int64_t each = s_.groups > 1 ? s_.outputs : round_up(ceil_div(s_.outputs, outputs_parts_), kPanel);
+    outputs_each_ = std::max<int64_t>(kPanel, each);
     outputs_parts_ = std::max<int64_t>(1, ceil_div(s_.outputs, outputs_each_));
   }
 
@@ -247,9 +252,9 @@ class Conv {
     return tile;
   }
 
-  void shared_unit(const ConvData& data, const float* x, int64_t i) const {
+  void shared_unit(const ConvData& data, const float* x, int64_t i, int32_t worker) const {
     const int64_t groups = ceil_div(s_.images, images_each_), count = static_cast<int64_t>(taps_.size());
-    const int64_t c = i / groups * kPanel, after = (i + mge_host->thread_count) / groups * kPanel;
+    const int64_t c = i / groups * kPanel, next = next_piece(i, worker), after = next / groups * kPanel;
     const int64_t first = i % groups * images_each_, end = std::min(s_.images, first + images_each_);
     const int64_t pixels = s_.h.count * s_.w.count;
     Tile tile = tile_of();
@@ -260,7 +265,7 @@ class Conv {
       tile.taps = taps_.data() + t, tile.tap_count = std::min(chunk_, count - t), tile.add = t > 0;
       Fetch fetch{nullptr, tile.tap_count * tile.depth, 0, (end - first) * tiles_of(s_.h.count)};
       if (!last) fetch.next = data.packed + c / kBlock * tile.b_block + taps_[static_cast<size_t>(t + chunk_)].b;
-      if (last && after < s_.outputs) fetch.next = data.packed + after / kBlock * tile.b_block;
+      if (last && next >= 0 && after < s_.outputs) fetch.next = data.packed + after / kBlock * tile.b_block;
       for (int64_t image = first; image < end; ++image)
         for (int64_t at = c; at < std::min(s_.outputs, c + kPanel); at += kColumns) {
           tile.columns = std::min<int64_t>(kColumns, s_.outputs - at);

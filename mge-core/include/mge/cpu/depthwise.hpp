@@ -55,9 +55,9 @@ struct DepthwiseRow {
   float low, high;
 };
 
-// P pixels, the first at x_at and y_at, times `lanes` channels, kWidth where Whole is set. KW > 0: kernel rows of KW taps without dilation at stride
-// S, so that each input serves all taps that meet it; but for the first Before and the last After inputs, which lie
-// outside the image. KW = 0: any steps.
+// P pixels, the first at x_at and y_at, times `lanes` channels, kWidth where Whole is set. KW > 0: kernel rows of KW
+// taps without dilation at stride S, so that each input serves all taps that meet it; but for the first Before and the
+// last After inputs, which lie outside the image. KW = 0: any steps.
 template <int KW, int S, int P, int Before, int After, bool Whole>
 void depthwise_pixels(const DepthwiseRow& t, int64_t x_at, int64_t y_at, int64_t lanes) {
   auto get = [lanes](const float* p) { return Whole ? load(p) : load_n(p, lanes); };

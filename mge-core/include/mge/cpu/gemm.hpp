@@ -35,6 +35,9 @@ struct Product {
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// The piece of a parallel_for that a worker most likely runs after piece i: worker 0 goes up, the others come down.
+inline int64_t next_piece(int64_t i, int32_t worker) { return worker ? i - 1 : i + 1; }
+
 constexpr int64_t kAhead = 8;  // rows: short runs of memory far apart, which the processor does not foresee
 
 // Columns `begin` to `begin + columns` and `depth` rows of b from `first` on, as [columns / 16][depth][16].
@@ -145,19 +148,25 @@ class Block {
     tile.y_row = p_.y_row, tile.residual_row = p_.residual_row;
     tile.b_block = (p_.packed ? p_.k : depth) * kBlock;
     if (copies_) copy_rows(a, depth);
-    for (int64_t c = 0; c < columns_; c += kColumns) {
-      const int64_t column = column_ + c;
-      tile.columns = std::min<int64_t>(kColumns, columns_ - c);
-      if (p_.packed)
-        tile.b = p_.packed + column / kBlock * tile.b_block + first * kBlock + column % kBlock;
-      else
-        pack_columns(p_.b, first, depth, column, tile.columns, b_scratch_), tile.b = b_scratch_;
-      tile.bias = last && p_.bias ? p_.bias + column : nullptr;
-      const float* next = p_.packed ? after(first, depth, c) : nullptr;
-      tile.ahead_terms = 0;
-      for (int64_t i = 0; i < tiles_.count(); ++i) {
+    // Where b is small, and y and the residual are not: all columns of some rows, long runs of memory.
+    const bool rows_first =
+        p_.packed && p_.residual && !copies_ && columns_ * depth <= kFewRight && p_.m * p_.n >= kManyResults;
+    const int64_t panels = (columns_ + kColumns - 1) / kColumns;
+    for (int64_t outer = 0; outer < (rows_first ? tiles_.count() : panels); ++outer)
+      for (int64_t inner = 0; inner < (rows_first ? panels : tiles_.count()); ++inner) {
+        const int64_t c = (rows_first ? inner : outer) * kColumns, column = column_ + c;
+        const int64_t i = rows_first ? outer : inner;
+        tile.columns = std::min<int64_t>(kColumns, columns_ - c);
+        tile.ahead_terms = 0;
+        if (p_.packed) {
+          tile.b = p_.packed + column / kBlock * tile.b_block + first * kBlock + column % kBlock;
+          const float* next = rows_first ? nullptr : after(first, depth, c);
+          if (next) tile.fetch(next, depth, i, tiles_.count());
+        } else if (i == 0) {
+          pack_columns(p_.b, first, depth, column, tile.columns, b_scratch_), tile.b = b_scratch_;
+        }
+        tile.bias = last && p_.bias ? p_.bias + column : nullptr;
         RowRange r = tiles_[i];
-        if (next) tile.fetch(next, depth, i, tiles_.count());
         tile.a = !copies_ ? a + r.begin * p_.a.row
                           : a_scratch_ + (by_columns_ ? i * depth * kBlock : r.begin * a_scratch_row_);
         tile.y = p_.y + (row_ + r.begin) * p_.y_row + column;
@@ -170,8 +179,10 @@ class Block {
           run_tile<Left::kColumns>(tile, r.rows);
         if (last && p_.activation.rows) p_.activation.rows(tile.y, p_.y_row, r.rows, tile.columns);
       }
-    }
   }
+
+  static constexpr int64_t kFewRight = 64 << 10;    // floats of b that leave room in the level-2 cache
+  static constexpr int64_t kManyResults = 1 << 20;  // floats of y that a level-2 cache does not hold
 
   // The block of a, as rows a_scratch_row_ apart; or a given by columns as tiles of `depth` columns kBlock apart.
   void copy_rows(const float* a, int64_t depth) {

@@ -74,8 +74,8 @@ struct FilterRow {
   }
 };
 
-// A tile of R rows and V whole vectors, into memory that is near: the sums begin with the bias, and nothing is fetched
-// or added, which is a fifth of run_tile's time for 16 terms.
+// A tile of R rows and V whole vectors of a product, into memory that is near: the sums begin with the bias, and
+// nothing is fetched or added, which is a fifth of run_tile's time for 16 terms.
 template <int R, int V>
 void short_tile(const Tile& tile) {
   using Kernel = Microkernel<R, V, Left::kRows, Right::kPacked>;
@@ -90,20 +90,18 @@ void short_tile(const Tile& tile) {
   typename Kernel::Sides at;
   at.a_step = 4, at.b_step = 4 * kBlock;
   constexpr int kTerms = Kernel::kUnroll;
-  for (int64_t t = 0; t < tile.tap_count; ++t) {
-    at.low = reinterpret_cast<const char*>(tile.a + tile.taps[t].a), at.high = at.low + 4 * tile.a_jump;
-    at.b0 = reinterpret_cast<const char*>(tile.b + tile.taps[t].b), at.b1 = at.b0 + 4 * tile.b_block;
-    int64_t k = tile.depth;
-    for (; k >= kTerms; k -= kTerms, at.advance(kTerms)) {
-      opaque(rows.s), opaque(rows.s3), opaque(rows.s5);
-      MGE_UNROLL
-      for (int i = 0; i < kTerms; ++i) {
-        opaque(at.low), opaque(at.high), opaque(at.b0), opaque(at.b1);
-        Kernel::term(acc, at, rows, i);
-      }
+  at.low = reinterpret_cast<const char*>(tile.a), at.high = at.low + 4 * tile.a_jump;
+  at.b0 = reinterpret_cast<const char*>(tile.b), at.b1 = at.b0 + 4 * tile.b_block;
+  int64_t k = tile.depth;
+  for (; k >= kTerms; k -= kTerms, at.advance(kTerms)) {
+    opaque(rows.s), opaque(rows.s3), opaque(rows.s5);
+    MGE_UNROLL
+    for (int i = 0; i < kTerms; ++i) {
+      opaque(at.low), opaque(at.high), opaque(at.b0), opaque(at.b1);
+      Kernel::term(acc, at, rows, i);
     }
-    for (; k > 0; --k, at.advance(1)) Kernel::term(acc, at, rows, 0);
   }
+  for (; k > 0; --k, at.advance(1)) Kernel::term(acc, at, rows, 0);
   const vf low = splat(tile.low), high = splat(tile.high);
   float* y = tile.y;
   MGE_UNROLL
@@ -112,9 +110,9 @@ void short_tile(const Tile& tile) {
     for (int v = 0; v < V; ++v) store(y + v * kWidth, min(high, max(low, acc[r][v])));  // in this order NaN stays
 }
 
-inline void make_tile(const Tile& tile, int64_t rows) {
-  const bool wide = tile.columns == kColumns, whole = wide || tile.columns == kWidth;
-  if (!whole || tile.add || tile.residual || (rows != kRows && rows != kHalf)) return run_tile(tile, rows);
+inline void run_short_tile(const Tile& tile, int64_t rows) {
+  const bool wide = tile.columns == kColumns;
+  if ((!wide && tile.columns != kWidth) || (rows != kRows && rows != kHalf)) return run_tile(tile, rows);
   if (rows == kRows)
     (wide ? short_tile<kRows, kVectors> : short_tile<kRows, 1>)(tile);
   else
@@ -201,6 +199,9 @@ class InvertedResidual {
       for (int64_t p = 0; p < planes; ++p) {
         const int64_t c = from + p * width_, n = std::min(width_, to - c);
         expand(data, x, begin, end, c, n, ring + p * ring_floats());
+        if (s_.expands && row == first && c + n < to)  // the next plane's weights come from memory meanwhile
+          for (int64_t i = 0; i < n * s_.channels; i += kBlock)
+            __builtin_prefetch(data.expand + (c + n) * s_.channels + i, 0, 2);
         filter(data, ring + p * ring_floats(), zeros, row, rows, c, n, filtered + p * filtered_floats());
       }
       ready = end;
@@ -233,7 +234,7 @@ class InvertedResidual {
           const RowRange r = tiles[i];
           tile.a = x + (row * w + r.begin) * s_.channels;
           tile.y = ring_row(ring, row) + r.begin * width_ + k;
-          make_tile(tile, r.rows);
+          run_short_tile(tile, r.rows);
           if (data.expand_activation.rows) data.expand_activation.rows(tile.y, width_, r.rows, tile.columns);
         }
     }
@@ -244,12 +245,14 @@ class InvertedResidual {
     return ring + (row % slots_ * wide_row() + s_.w.padding) * width_;
   }
 
-  void filter(const InvertedData& data, float* ring, const float* zeros, int64_t row, int64_t rows, int64_t c, int64_t n, float* y) const {
-    const bool unit = s_.w.stride == 1;
-    if (s_.h.kernel == 3)
-      unit ? filter_rows<3, 1>(data, ring, zeros, row, rows, c, n, y) : filter_rows<3, 2>(data, ring, zeros, row, rows, c, n, y);
-    else
-      unit ? filter_rows<5, 1>(data, ring, zeros, row, rows, c, n, y) : filter_rows<5, 2>(data, ring, zeros, row, rows, c, n, y);
+  // `rows` output rows from `row` on, from the ring of a plane.
+  void filter(const InvertedData& data, float* ring, const float* zeros, int64_t row, int64_t rows, int64_t c,
+              int64_t n, float* y) const {
+    using Self = InvertedResidual;
+    const bool three = s_.h.kernel == 3;
+    auto run = s_.w.stride == 1 ? (three ? &Self::filter_rows<3, 1> : &Self::filter_rows<5, 1>)
+                                : (three ? &Self::filter_rows<3, 2> : &Self::filter_rows<5, 2>);
+    (this->*run)(data, ring, zeros, row, rows, c, n, y);
     if (data.filter_activation.rows) data.filter_activation.rows(y, width_, rows * s_.w.count, n);
   }
 
@@ -297,8 +300,12 @@ class InvertedResidual {
           const RowRange r = tiles[i];
           const int64_t at = (row * s_.w.count + r.begin) * s_.outputs + c;
           tile.a = filtered + r.begin * width_, tile.y = y + at;
+          if (c + kColumns < s_.outputs) {
+            const float* next = tile.b + kPanel / kBlock * tile.b_block + taps[0].b;
+            tile.fetch(next, tile.tap_count * tile.depth, i, tiles.count());
+          }
           if (last && data.residual) tile.residual = data.residual + image * pixels() * s_.outputs + at;
-          make_tile(tile, r.rows);
+          run_tile(tile, r.rows);
           if (last && data.activation.rows) data.activation.rows(tile.y, s_.outputs, r.rows, tile.columns);
         }
       }

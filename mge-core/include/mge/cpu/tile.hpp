@@ -65,13 +65,17 @@ struct Tile {
   const float* residual;  // (optional) as y, its own rows
   ptrdiff_t residual_row;
 
-  const float* ahead;  // (optional) what is read next of packed B: `ahead_terms` rows of 16 here, and as many b_block on
+  const float* ahead;  // what is read of packed B after this tile: `ahead_terms` rows of 16 (0: nothing)
   int64_t ahead_terms;
 
-  // Tile i of n fetches its part of `terms` rows at `next` while it computes, so that B comes from memory in time.
+  // Tile i of n fetches its part of `terms` rows at `next`, and as many of the block after it, while it computes, so that
+  // B comes from memory in time. One run after the other: of two, the processor would foresee neither.
   void fetch(const float* next, int64_t terms, int64_t i, int64_t n) {
     const int64_t half = n / 2;
-    if (i >= half) next += b_block, i -= half, n -= half; else n = half;
+    if (i >= half)
+      next += b_block, i -= half, n -= half;
+    else
+      n = half;
     const int64_t begin = terms * i / n;
     ahead = next + begin * kBlock, ahead_terms = terms * (i + 1) / n - begin;
   }

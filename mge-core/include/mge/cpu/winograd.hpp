@@ -7,9 +7,9 @@
 // pixels is A^T [sum over c of (G g G^T) * (B^T d B)] A. The sums over c are (m + 2)^2 matrix products of tiles and
 // channels, with (m + 2)^2 / (9 m^2) of the multiplications: 1 / 2.25 for m = 2, 1 / 4 for m = 4.
 //
-// Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights fit the
-// second-level cache, each thread does that by itself; else threads share a larger set of tiles, so that weights, which
-// then come from memory, are read less often.
+// Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights fit
+// the second-level cache, each thread does that by itself; else threads share a larger set of tiles, so that weights,
+// which then come from memory, are read less often.
 #ifndef MGE_CPU_WINOGRAD_HPP
 #define MGE_CPU_WINOGRAD_HPP
 
@@ -82,7 +82,8 @@ class WinogradPacking {
     constexpr int A = M + 2;
     const int64_t n = std::min<int64_t>(kBlock, rows() - block * kBlock), k = terms();
     float* to = packed + block * A * A * k * kBlock;
-    constexpr int64_t kTogether = 8;  // inputs: the planes lie so far apart that single lines would fall into one set of a cache
+    // Inputs at once: the planes lie so far apart that their single lines would fall into one set of a cache.
+    constexpr int64_t kTogether = 8;
     float some[kTogether * 9 * kBlock] = {}, made[A * A][kTogether * kBlock];
     for (int64_t first = 0; first < k; first += kTogether) {
       const int64_t count = std::min(kTogether, k - first);
@@ -147,7 +148,8 @@ class Winograd {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t first = i * set_, count = std::min(set_, tiles_ - first);
           transform(data.x, inputs, first, 0, count);
-          for (int64_t c = 0; c < s_.outputs; c += kColumns) multiply(data, inputs, mine, c, first, 0, count);
+          for (int64_t c = 0; c < s_.outputs; c += kColumns)
+            multiply(data, inputs, mine, c, c + kColumns, first, 0, count);
         }
       });
       return;
@@ -163,8 +165,8 @@ class Winograd {
                    [&](int64_t begin, int64_t end, int32_t worker) {
                      float* mine = products + worker * products_floats();
                      for (int64_t i = begin; i < end; ++i)
-                       multiply(data, workspace, mine, i / blocks * kColumns, first, count * (i % blocks) / blocks,
-                                count * (i % blocks + 1) / blocks);
+                       multiply(data, workspace, mine, i / blocks * kColumns, next_piece(i / blocks, worker) * kColumns, first,
+                                count * (i % blocks) / blocks, count * (i % blocks + 1) / blocks);
                    });
     }
   }
@@ -238,9 +240,10 @@ class Winograd {
     }
   }
 
-  // The products and the outputs from `c` on, of tiles first + begin to first + end - 1.
-  void multiply(const ConvData& data, const float* inputs, float* products, int64_t c, int64_t first, int64_t begin,
-                int64_t end) const {
+  // The products and the outputs from `c` on, of tiles first + begin to first + end - 1. `after`: the outputs that this
+  // worker may take next.
+  void multiply(const ConvData& data, const float* inputs, float* products, int64_t c, int64_t after, int64_t first,
+                int64_t begin, int64_t end) const {
     const int64_t plane = set_ * c_row_, count = end - begin, products_plane = count * kColumns;
     Tile tile = plain_tile();
     tile.depth = s_.channels, tile.a_row = c_row_, tile.a_jump = kHalf * c_row_;
@@ -250,17 +253,17 @@ class Winograd {
     if (columns <= kWidth) tile.columns = kWidth;
     const float* b = data.packed + c / kBlock * tile.b_block + c % kBlock;
     const RowTiles tiles(count);
-    // The panel that this worker takes next, if the workers take turns.
-    const int64_t after = c + kColumns * (own_ ? 1 : mge_host->thread_count);
     for (int64_t p = 0; p < kPlanes; ++p) {
       tile.b = b + p * s_.channels * kBlock;
       const bool last = p + 1 == kPlanes;
       for (int64_t t = p; t < count; t += kPlanes) fetch_outputs(data, first + begin + t, c);
       for (int64_t i = 0; i < tiles.count(); ++i) {
         const RowRange rows = tiles[i];
-        const float* next = !last               ? tile.b + s_.channels * kBlock
-                            : after < s_.outputs ? data.packed + after / kBlock * tile.b_block
-                                                 : nullptr;
+        const float* next = nullptr;
+        if (!last)
+          next = tile.b + s_.channels * kBlock;
+        else if (after >= 0 && after < s_.outputs)
+          next = data.packed + after / kBlock * tile.b_block;
         tile.ahead_terms = 0;
         if (next) tile.fetch(next, s_.channels, i, tiles.count());
         tile.a = inputs + p * plane + (begin + rows.begin) * c_row_;

@@ -7,6 +7,7 @@ After ``init``; before ``__init__``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import functional as F
@@ -99,6 +100,8 @@ class _Conv(Module):
 class _Forward(_Conv):
     """A convolution of 1, 2 or 3 axes."""
 
+    _function: ClassVar[Callable[..., Tensor]]
+
     def __init__(
         self,
         in_channels: int,
@@ -140,8 +143,7 @@ class _Forward(_Conv):
             around = ((0, 0), (0, 0), *((p, p) for p in padding))
             inp = F.pad(inp, around, mode="edge" if self.padding_mode == "replicate" else "reflect")
             padding = (0,) * self._axes
-        function = (F.conv1d, F.conv2d, F.conv3d)[self._axes - 1]
-        return function(
+        return self._function(
             inp, weight, bias, self.stride, padding, self.dilation, self.groups, self.conv_mode, self.compute_mode
         )  # fmt: skip
 
@@ -166,7 +168,7 @@ class Conv1d(_Forward):
     (1, 4, 6)
     """
 
-    _axes = 1
+    _axes, _function = 1, staticmethod(F.conv1d)
 
 
 class Conv2d(_Forward):
@@ -207,7 +209,7 @@ class Conv2d(_Forward):
     (1, 8, 6, 6)
     """
 
-    _axes = 2
+    _axes, _function = 2, staticmethod(F.conv2d)
 
 
 class Conv3d(_Forward):
@@ -227,7 +229,7 @@ class Conv3d(_Forward):
     (1, 2, 2, 2, 2)
     """
 
-    _axes = 3
+    _axes, _function = 3, staticmethod(F.conv3d)
 
 
 class _Transposed(_Conv):

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, ShapeError
 from .conv import conv
 from .reduction import converted
 from .shape import reshape
-from .windows import check_spatial, per_axis
+from .windows import are_sizes, check_spatial, per_axis
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -75,15 +75,15 @@ def _conv(
 ) -> Tensor:
     if conv_mode != "cross_correlation" or compute_mode != "default":
         check_modes(where, conv_mode, compute_mode)
-    check_spatial(inp.shape, count, where)
-    y = conv(
-        inp,
-        flat_weight(weight, count, groups, where),
-        stride=per_axis(stride, count, "stride", where),
-        padding=per_axis(padding, count, "padding", where),
-        dilation=per_axis(dilation, count, "dilation", where),
-        groups=groups,
-    )
+    if inp.ndim != count + 2:
+        check_spatial(inp.shape, count, where)
+    if weight.ndim != count + 2:
+        weight = flat_weight(weight, count, groups, where)
+    if not are_sizes(count, stride, padding, dilation):
+        stride = per_axis(stride, count, "stride", where)
+        padding = per_axis(padding, count, "padding", where)
+        dilation = per_axis(dilation, count, "dilation", where)
+    y = conv(inp, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return plus_bias(y, bias, where)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from .pool import avg_pool, max_pool
-from .windows import Sizes, check_at_least, check_spatial, per_axis
+from .windows import Sizes, are_sizes, check_at_least, check_spatial, per_axis
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -30,9 +30,12 @@ def _window(
 ) -> dict[str, Sizes]:
     """Return the attributes of a pool, with padding before and after each axis."""
     check_spatial(inp.shape, count, where)
-    kernel = per_axis(kernel_size, count, "kernel_size", where)
-    steps = kernel if stride is None else per_axis(stride, count, "stride", where)
-    before = after = per_axis(padding, count, "padding", where)
+    kernel, steps, before = kernel_size, kernel_size if stride is None else stride, padding
+    if not are_sizes(count, kernel, steps, before):
+        kernel = per_axis(kernel, count, "kernel_size", where)
+        steps = kernel if stride is None else per_axis(steps, count, "stride", where)
+        before = per_axis(before, count, "padding", where)
+    after = before
     if min(kernel) < 1 or min(steps) < 1:
         check_at_least(1, where, count, kernel_size=kernel, stride=steps)
     if ceil_mode:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dtype import DType, sum_of, wide_of
 from ..errors import ShapeError
-from ..op import op
+from ..op import OPS, op
 from ..types import Shape, abstract, normal_axes
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def spread(reduced: Tensor, like: Tensor, axis: Axis) -> Tensor:
 
 def converted(x: Tensor, dtype: DType) -> Tensor:
     """Return ``x`` in another dtype; ``x`` itself where it has that dtype."""
-    if x.dtype is dtype:
-        return x
-    from .select import cast
-
-    return cast(x, dtype=dtype)
+    return x if x.dtype is dtype else OPS["cast"](x, dtype=dtype)
 
 
 def refuse_empty(inp: Tensor, axis: Axis, keepdims: bool, where: str) -> Shape:

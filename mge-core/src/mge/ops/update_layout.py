@@ -213,6 +213,10 @@ def lower(
     return tuple(flat) if len(flat) > 1 else flat[0]
 
 
+# By the name of an op.
+LAYOUTS: dict[str, Callable[..., Layout]] = {}
+
+
 def finish(update: Op, layout: Callable[..., Layout]) -> None:
     """Give an update what all of them share: no gradient, and the pairs of inputs and outputs."""
 
@@ -224,6 +228,7 @@ def finish(update: Op, layout: Callable[..., Layout]) -> None:
 
     update.gradient(gradient)
     update.pairs = pairs
+    LAYOUTS[update.name] = layout
 
 
 def draw_sample(

@@ -7,6 +7,7 @@ After ``op``; before ``conv_reference``, ``conv``, ``pool``.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..errors import ArgumentError, ShapeError
 
 Sizes = tuple[int, ...]
 AXIS_LETTERS = {1: "(n, c, l)", 2: "(n, c, h, w)", 3: "(n, c, d, h, w)"}
-_INTS = {count: (int,) * count for count in AXIS_LETTERS}
+_TUPLE = {tuple}
 
 
 def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
@@ -27,8 +28,6 @@ def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
     ArgumentError
         ``value`` is neither an integer nor ``count`` of them.
     """
-    if value.__class__ is tuple and (*map(type, value),) == _INTS[count]:
-        return value  # as modules keep it
     try:
         result = (int(value),) * count
     except (TypeError, ValueError):
@@ -41,6 +40,13 @@ def per_axis(value: Any, count: int, name: str, where: str) -> Sizes:
             f"{where}: {name} is {value!r}; it must be an integer or {count} integers"
         )
     return result
+
+
+def are_sizes(count: int, *values: Any) -> bool:
+    """Whether ``per_axis`` has nothing to do: tuples of integers, as modules keep them, ``count`` on average."""
+    return {*map(type, values)} == _TUPLE and [*map(type, chain(*values))] == [int] * (
+        count * len(values)
+    )
 
 
 def check_at_least(smallest: int, where: str, count: int, **named: Sizes) -> None:

@@ -7,6 +7,7 @@ After ``strategies``; before nothing.
 from __future__ import annotations
 
 import functools
+import itertools
 import mmap
 import tempfile
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import numpy as np
 from mge.device import as_device, parse_bytes
 from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Offload, Prefetch, Run
 
+from .curve import with_early_updates
 from .native import Problem
 from .strategies import Sublinear
 
@@ -98,7 +100,7 @@ class OffloadStrategy(Sublinear):
 
     def plan(self, request: MemoryRequest) -> MemorySchedule:
         """Return what runs, and what moves, when."""
-        order = Problem(request).order()
+        order = with_early_updates(request, Problem(request).order())
         waiting = _waiting(request, order)
         budget = request.budget_bytes
         low, high = 0, len(waiting)  # as few as the budget allows
@@ -153,7 +155,7 @@ def _waiting(request: MemoryRequest, order: list[int]) -> list[_Waiting]:
         value = request.values[v]
         if value.pinned or value.nbytes < max(least, 1) or not as_device(value.device).is_host:
             continue
-        start, end = max(zip(positions, positions[1:]), key=lambda p: p[1] - p[0], default=(0, 0))
+        start, end = max(itertools.pairwise(positions), key=lambda p: p[1] - p[0], default=(0, 0))
         if end - start > 2:
             found.append(_Waiting(v, start, end, value.nbytes))
     return sorted(found, key=lambda w: w.nbytes * (w.end - w.start), reverse=True)

@@ -80,10 +80,10 @@ class Problem:
     ----------
     request : MemoryRequest
     least_bytes : int, bytes
-        Smaller values are kept in any case, and count as nothing.
+        Smaller values are kept in any case, and count as nothing; without any, all nodes are there.
     """
 
-    def __init__(self, request: MemoryRequest, least_bytes: int = 1) -> None:
+    def __init__(self, request: MemoryRequest, least_bytes: int = 0) -> None:
         values, pinned = request.values, {"": 0, "output": 2}
         rounded = [-(-v.nbytes // request.alignment) * request.alignment for v in values]
         counts = [v.pinned in pinned and rounded[v.number] >= least_bytes for v in values]
@@ -93,7 +93,7 @@ class Problem:
             [[number[v] for v in row if v in number] for row in (n.inputs, n.outputs)]
             for n in request.nodes
         ]
-        self.nodes = [i for i, row in enumerate(rows) if row[0] or row[1]]
+        self.nodes = [i for i, row in enumerate(rows) if row[0] or row[1] or not least_bytes]
         self.node_count = len(rows)
         nodes = [request.nodes[i] for i in self.nodes]
         self.rest_ns = sum(n.time_ns for n in request.nodes) - sum(n.time_ns for n in nodes)

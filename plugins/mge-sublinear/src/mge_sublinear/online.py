@@ -9,6 +9,7 @@ from __future__ import annotations
 from mge.device import parse_bytes
 from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Run
 
+from .curve import with_early_updates
 from .native import Problem
 from .strategies import Sublinear
 
@@ -45,7 +46,9 @@ class Dtr(Sublinear):
 
     def plan(self, request: MemoryRequest) -> MemorySchedule:
         """Return what runs when."""
-        o, problem = request.options, Problem(request)
+        o = request.options
+        order = with_early_updates(request, list(range(len(request.nodes))))
+        problem = Problem(request._replace(nodes=[request.nodes[i] for i in order]))
         budget, threshold = request.budget_bytes, parse_bytes(o["eviction_threshold"])
         if not threshold:
             used = problem.simulate().live_bytes
@@ -56,6 +59,7 @@ class Dtr(Sublinear):
             runs = problem.dtr(
                 threshold, least, o["memory_factor"], o["time_factor"], o["sqrt_sampling"]
             )
+            runs = [order[i] for i in runs]
             steps = [Run(i) for i in runs]
             peak = request.measure(steps)
             floor = peak if floor is None else min(floor, peak)

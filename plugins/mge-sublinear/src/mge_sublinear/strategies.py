@@ -19,7 +19,7 @@ from .curve import Curve, Point, curve_of
 from .native import library
 
 SLOWDOWN = 0.1  # share of the time that may be added where neither budget nor slowdown is given
-TRIES = 24  # improvements of a layout
+WORK = 4_000_000  # pairs of values that the improvement of a layout looks at: 40 ms
 
 
 class Sublinear(MemoryStrategy):
@@ -65,7 +65,7 @@ class Sublinear(MemoryStrategy):
         offsets = np.zeros(len(values), np.int64)
         arrays = (ctypes.c_void_p(a.ctypes.data) for a in (starts, ends, sizes))
         library().mge_sublinear_layout(
-            len(values), *arrays, TRIES, ctypes.c_void_p(offsets.ctypes.data)
+            len(values), *arrays, ctypes.c_int64(WORK), ctypes.c_void_p(offsets.ctypes.data)
         )
         return offsets.tolist()
 

@@ -6,8 +6,8 @@ After nothing; before ``convolution``.
 Without a tuning result the cheapest one is taken by an estimate, for each pair of an input and an output channel:
 its multiplications, and as many more as its weights cost that must come from memory, or be transformed in every run.
 F(4, 3) multiplies 4 times less than the sum of products and F(2, 3) 2.25 times less, but their weights are 4 and 1.8
-times larger. The constants were fitted to times of 3x3 convolutions of 64 to 512 channels, 4x4 to 32x32 pixels and 1
-to 32 images, on 1 and 2 threads: on average the choice is 2 % slower than the best one.
+times larger. The constants were fitted to times of 3x3 convolutions of 32 to 512 channels, 4x4 to 32x32 pixels and 1
+to 16 images, on 1 and 2 threads: the choice is 2 % slower than the best one on average.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ FEW_CHANNELS = 16  # below, transforming tiles costs more than it saves
 SMALL = 4  # pixels: the smaller side of an image
 # By algorithm: pixels of a side of its tiles, the cost of a tile, and of a weight that is read, or packed in each run.
 COSTS = {
-    "direct": (1, 9, 160, 0),
-    "winograd2": (2, 0.75 * 16, 290, 300),
-    "winograd4": (4, 0.67 * 36, 650, 1200),
+    "direct": (1, 9, 30, 0),
+    "winograd2": (2, 12.5, 150, 500),
+    "winograd4": (4, 22.5, 380, 1500),
 }
-MANY_CHANNELS = 256  # above, F(2, 3) waits for its weights: both costs double
 
 
 def choose_algorithm(
@@ -111,10 +110,7 @@ def heuristic(
 
     def cost(algorithm: str) -> float:
         side, tile, read, packed = COSTS[algorithm]
-        products = n * math.ceil(h / side) * math.ceil(w / side) * tile
-        if is_packed_each_run:
-            return products + packed
-        is_slow = algorithm == "winograd2" and weight[1] > MANY_CHANNELS
-        return (products + read) * (2 if is_slow else 1)
+        tiles = n * math.ceil(h / side) * math.ceil(w / side)
+        return tiles * tile + (packed if is_packed_each_run else read)
 
     return min(COSTS, key=cost)
