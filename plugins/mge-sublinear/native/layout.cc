@@ -59,6 +59,10 @@ struct Layout {
   }
 };
 
+int64_t nbytes_max(const int64_t* nbytes, int32_t count) {
+  return count ? *std::max_element(nbytes, nbytes + count) : 0;
+}
+
 }  // namespace
 
 // Fills in `offsets`; returns the size of the arena. `most_work` bounds the time: pairs of values that are looked at.
@@ -77,32 +81,36 @@ extern "C" __attribute__((visibility("default"))) int64_t mge_sublinear_layout(
       default: return end[i];
     }
   };
-  std::vector<int64_t> found(count), now(count), best(count);
-  std::vector<int32_t> order(count), now_order, best_order;
-  int64_t least = -1, now_top = -1;
-  // Takes an order if its arena is at most this much larger than the one before; remembers the best.
-  const auto attempt = [&](int64_t slack) {
+  std::vector<int64_t> found(count), best(count);
+  std::vector<int32_t> order(count), best_order;
+  int64_t least = -1;
+  const auto attempt = [&] {
     const int64_t top = layout.place(order, found);
-    if (now_top >= 0 && top > now_top + slack) return;
-    now_top = top, now = found, now_order = order;
     if (least < 0 || top < least) least = top, best = found, best_order = order;
   };
   for (int32_t kind = 0; kind < 5 && least != bound; ++kind) {
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank(kind, a) > rank(kind, b); });
-    attempt(0);
+    attempt();
   }
-  // What reaches the top of the arena goes further ahead in the order, to a drawn place; now and then two change places.
+  // Large values alone first: what reaches the top of the arena goes further ahead in the order, to a drawn place.
+  const int64_t large = nbytes_max(nbytes, count) / 32;
+  std::vector<int32_t> first, rest;
+  for (int32_t i : best_order) (nbytes[i] >= large ? first : rest).push_back(i);
+  std::stable_sort(rest.begin(), rest.end(), [&](int32_t x, int32_t y) { return nbytes[x] > nbytes[y]; });
   int64_t work = 1;
-  for (const auto& row : layout.beside) work += static_cast<int64_t>(row.size()) + 1;
-  const int64_t tries = std::min<int64_t>(3000, most_work / work);
+  for (int32_t i : first) work += 1 + std::count_if(layout.beside[i].begin(), layout.beside[i].end(),
+                                                    [&](int32_t j) { return nbytes[j] >= large; });
+  const int64_t tries = least > bound ? std::min<int64_t>(4000, most_work / work) : 0;
+  std::vector<int32_t> now_order = first, best_first = first;
+  std::vector<int64_t> now(count);
+  int64_t now_top = layout.place(first, now), least_first = now_top;
   uint64_t state = 1;
   const auto below = [&](size_t n) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     return static_cast<size_t>(state >> 33) % n;
   };
-  for (int64_t k = 0; k < tries && least > bound; ++k) {
-    if (k == tries / 2) now = best, now_order = best_order, now_top = least;
+  for (int64_t k = 0; k < tries && least_first > bound; ++k) {
     order = now_order;
     std::vector<size_t> high;
     for (size_t i = 0; i < order.size(); ++i)
@@ -111,7 +119,15 @@ extern "C" __attribute__((visibility("default"))) int64_t mge_sublinear_layout(
     std::rotate(order.begin() + static_cast<std::ptrdiff_t>(to), order.begin() + static_cast<std::ptrdiff_t>(at),
                 order.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     for (size_t swaps = below(4); swaps > 0; --swaps) std::swap(order[below(order.size())], order[below(order.size())]);
-    attempt(k < tries / 2 ? bound / 100 : 0);
+    const int64_t top = layout.place(order, found);
+    if (top > now_top + (k % 500 < 250 ? bound / 200 : 0)) continue;
+    now_top = top, now = found, now_order = order;
+    if (top < least_first) least_first = top, best_first = order;
+  }
+  if (tries > 0) {
+    order = best_first;
+    order.insert(order.end(), rest.begin(), rest.end());
+    attempt();
   }
   std::copy(best.begin(), best.end(), offsets);
   return least < 0 ? 0 : least;

@@ -95,7 +95,7 @@ class Search {
 
  private:
   static constexpr int32_t kTargets = 36;
-  static constexpr double kRatio = 0.9;
+  static constexpr double kRatio = 0.9;  // of one target to the next
 
   std::vector<std::vector<int32_t>> seeds_at(int32_t turn, bool only_checkpoints) {
     Seeds seeds(p_, simulator_, turn);
@@ -111,14 +111,11 @@ class Search {
     return found;
   }
 
+  // Targets far below what can be reached have their use: they press the smallest plan further down.
   void descend() {
-    for (int32_t sweep = 0; sweep < 2; ++sweep) {
-      double target = static_cast<double>(full_peak_);
-      for (int32_t i = 0; i < kTargets; ++i) {
-        target *= kRatio;
-        const Plan start = nearest(static_cast<int64_t>(target));
-        anneal(start, static_cast<int64_t>(target), proposals_ / (2 * kTargets));
-      }
+    for (int32_t i = 0; i < 2 * kTargets; ++i) {
+      const auto target = static_cast<int64_t>(static_cast<double>(full_peak_) * std::pow(kRatio, i % kTargets + 1));
+      anneal(nearest(target), target, proposals_ / (2 * kTargets));
     }
   }
 
@@ -133,11 +130,10 @@ class Search {
   // Time, and what the peak is over the target: cheap at first, so that what saves most for its time goes first.
   static double energy(double time_share, double over, double price) { return time_share + price * std::max(0.0, over); }
 
-  int64_t anneal(const Plan& start, int64_t target, int64_t proposals) {
+  void anneal(const Plan& start, int64_t target, int64_t proposals) {
     std::vector<int32_t> hold = start.hold, tried;
     Figures now = simulator_.run(hold);
     std::vector<int32_t> live = simulator_.live_at(now.peak_run);
-    int64_t lowest = now.peak_bytes;
     const auto over = [&](const Figures& f) { return static_cast<double>(f.peak_bytes) / static_cast<double>(target) - 1; };
     for (int64_t k = 0; k < proposals; ++k) {
       const double progress = static_cast<double>(k) / static_cast<double>(proposals);
@@ -153,10 +149,8 @@ class Search {
         hold.swap(tried);
         now = figures;
         live = simulator_.live_at(now.peak_run);
-        lowest = std::min(lowest, now.peak_bytes);
       }
     }
-    return lowest;
   }
 
   // A value whose bytes cost little time, if it should go; or one that costs much for its bytes, if it should stay.

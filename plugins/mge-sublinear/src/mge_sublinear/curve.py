@@ -15,15 +15,9 @@ from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Run
 
 from .native import Found, Problem
 
-WORK = 25_000_000  # visits of nodes by the search: about half a second of one core
-PROPOSALS = (2_000, 120_000)  # at least, and at most
+PROPOSALS = 200_000  # plans that the search tries
 SMALL = 1e-4  # share of the peak below which a value is always kept
 KEPT = 4  # curves
-
-
-def proposals_for(nodes: int, effort: float) -> int:
-    """Return how many plans the search tries for a graph of this size."""
-    return int(min(max(effort * WORK / max(1, nodes), PROPOSALS[0]), PROPOSALS[1]))
 
 
 def with_early_updates(request: MemoryRequest, order: list[int]) -> list[int]:
@@ -76,7 +70,7 @@ class Curve:
         All that the planner knows, or checkpoints at equal distances alone.
     seed : int
     effort : float
-        How long to search: 1 is about a second, less for small graphs and more for large ones.
+        How long to search: 1 tries 200,000 plans.
     """
 
     def __init__(self, request: MemoryRequest, kind: str, seed: int, effort: float) -> None:
@@ -88,7 +82,7 @@ class Curve:
         request = request._replace(nodes=[request.nodes[i] for i in order])
         keep_all = Problem(request).simulate()
         problem = Problem(request, max(1, int(SMALL * keep_all.live_bytes)))
-        proposals = proposals_for(len(problem.nodes), effort)
+        proposals = int(effort * PROPOSALS)
         found = problem.search(seed, proposals, kind == "checkpoints") if problem.nodes else []
         plans = [keep_all, *(p for p in found if p.live_bytes < keep_all.live_bytes)]
         numbers = [n.number for n in request.nodes]

@@ -19,7 +19,7 @@ from .curve import Curve, Point, curve_of
 from .native import library
 
 SLOWDOWN = 0.1  # share of the time that may be added where neither budget nor slowdown is given
-WORK = 4_000_000  # pairs of values that the improvement of a layout looks at: 40 ms
+WORK = 8_000_000  # pairs of values that the improvement of a layout looks at: 0.1 s
 
 
 class Sublinear(MemoryStrategy):
