@@ -215,7 +215,7 @@ typedef struct MgeDeviceInfo {
 
 typedef enum MgeKernelFlags {
   MGE_KERNEL_STRIDED_OK = 1,   /* inputs may have `strides` */
-  MGE_KERNEL_OPTIONAL_OUT = 2, /* an output that nobody needs may be passed as NULL */
+  MGE_KERNEL_OPTIONAL_OUT = 2, /* an output that nobody needs, but for the first, may be passed as NULL */
   MGE_KERNEL_PARALLEL = 4      /* run calls parallel_for */
 } MgeKernelFlags;
 

@@ -47,7 +47,10 @@ class SublinearMemoryConfig(NamedTuple):
 
     @property
     def strategy(self) -> str:
-        """The strategy as ``mge.memory`` takes it; ``lb_memory_mb``, where it is set, is what it aims at."""
+        """The strategy as ``mge.memory`` takes it.
+
+        ``lb_memory_mb``, where it is set, is the peak that the search aims at.
+        """
         aim = f",aim={self.lb_memory_mb}MB" if self.lb_memory_mb else ""
         return f"sublinear:effort={self.thresh_nr_try / 10 + self.genetic_nr_iter / 10}{aim}"
 

@@ -113,15 +113,16 @@ class Plan:
         choice = find_strategy(strategy)
         self.donated = tuple(donated)
         budget_bytes = choice.budget_bytes(lambda: self._peak_of(graph, "static", False))
-        if choice.decides_order:
-            graph = split_updates(graph)
-        self._arrange(graph, donated, strategy, False)
+        parts = split_updates(graph) if choice.decides_order else graph
+        self._arrange(parts, donated, strategy, False)
         floor = ""
         if choice.decides_order:
             ordered, answer, floor = reschedule(
                 choice, self, budget_bytes, lambda made: self._peak_of(made, strategy, True)
             )
-            if answer is not None:
+            if answer is None:
+                self._arrange(graph, donated, strategy, False)
+            else:
                 self._arrange(ordered, donated, strategy, True)
                 self.report = answer.report
                 check_stated(choice.name, answer.peak_bytes, self.peak_bytes)

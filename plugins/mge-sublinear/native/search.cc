@@ -114,7 +114,8 @@ class Search {
   // Targets far below what can be reached have their use: they press the smallest plan further down.
   void descend() {
     for (int32_t i = 0; i < 2 * kTargets; ++i) {
-      const auto target = static_cast<int64_t>(static_cast<double>(full_peak_) * std::pow(kRatio, i % kTargets + 1));
+      const double rung = i < kTargets ? i + 1 : i - kTargets + 0.5;  // the second sweep goes between
+      const auto target = static_cast<int64_t>(static_cast<double>(full_peak_) * std::pow(kRatio, rung));
       anneal(nearest(target), target, proposals_ / (2 * kTargets));
     }
   }

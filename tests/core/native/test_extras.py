@@ -29,7 +29,8 @@ def test_prepare_is_told_the_values_of_constants(extras):
 def test_an_output_that_nobody_reads_is_null(extras):
     device, library = extras
     x = mge.tensor(np.array([3, 1, 2, 5], np.float32), device=device)
-    cases = [(lambda x: F.sort(x)[0] + x, 1), (lambda x: F.sort(x)[1], 1), (lambda x: F.sort(x), 0)]
+    cases = [(lambda x: F.sort(x)[0] + x, 1), (lambda x: F.sort(x), 0)]
+    cases.append((lambda x: F.sort(x)[1], 0))  # a kernel always gets its first output
     for function, nulls in cases:
         wanted = function(x.to("ref"))
         traced = trace(function)
