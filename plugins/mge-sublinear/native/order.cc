@@ -31,11 +31,16 @@ struct Orderer {
     }
   }
 
+  // Whether a value stays for a while: not one that nothing reads but updates, which come at once.
+  bool is_kept(int32_t value) const {
+    return std::any_of(readers[value].begin(), readers[value].end(), [&](int32_t n) { return p.may_repeat[n] != 0; });
+  }
+
   // Bytes that are live afterwards, less those before.
   int64_t growth(int32_t node) const {
     int64_t bytes = 0;
     for (int32_t i = p.output_start[node]; i < p.output_start[node + 1]; ++i)
-      if (reads[p.outputs[i]] || p.is_result[p.outputs[i]]) bytes += p.nbytes[p.outputs[i]];
+      if (p.is_result[p.outputs[i]] || is_kept(p.outputs[i])) bytes += p.nbytes[p.outputs[i]];
     for (int32_t i = p.input_start[node]; i < p.input_start[node + 1]; ++i) {
       const int32_t v = p.inputs[i];
       bool is_first = std::find(p.inputs + p.input_start[node], p.inputs + i, v) == p.inputs + i;

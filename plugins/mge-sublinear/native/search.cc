@@ -32,11 +32,12 @@ struct Plan {
 // The best plan for each of many ranges of peaks.
 class Curve {
  public:
-  Curve(int64_t lowest, int64_t highest, int32_t count)
-      : lowest_(std::log(std::max<int64_t>(1, lowest))), step_((std::log(std::max<int64_t>(1, highest)) - lowest_) / count),
+  Curve(int64_t lowest, int64_t highest, int32_t count, double most_ns)
+      : most_ns_(most_ns), lowest_(std::log(std::max<int64_t>(1, lowest))), step_((std::log(std::max<int64_t>(1, highest)) - lowest_) / count),
         plans_(count + 1) {}
 
   void offer(const std::vector<int32_t>& hold, const Figures& f) {
+    if (f.time_ns > most_ns_) return;
     double place = step_ > 0 ? (std::log(std::max<int64_t>(1, f.peak_bytes)) - lowest_) / step_ : 0;
     auto& best = plans_[std::min<size_t>(plans_.size() - 1, static_cast<size_t>(std::max(0.0, place)))];
     bool is_better = best.hold.empty() || f.time_ns < best.figures.time_ns ||
@@ -61,7 +62,7 @@ class Curve {
   }
 
  private:
-  double lowest_, step_;
+  double most_ns_, lowest_, step_;
   std::vector<Plan> plans_;
 };
 
@@ -85,7 +86,7 @@ class Search {
     const std::vector<int32_t> all = simulator_.kept();
     Figures start = simulator_.run(all);
     full_time_ = start.time_ns, full_peak_ = start.peak_bytes;
-    Curve curve(full_peak_ / 128, full_peak_, 384);
+    Curve curve(full_peak_ / 128, full_peak_, 384, kSlowest * full_time_);
     curve_ = &curve;
     curve.offer(all, start);
     for (const auto& seed : seeds_at(start.peak_run, only_checkpoints)) curve.offer(seed, simulator_.run(seed));
@@ -94,6 +95,7 @@ class Search {
   }
 
  private:
+  static constexpr double kSlowest = 3;  // times the time without recomputation
   static constexpr int32_t kTargets = 36;
   static constexpr double kRatio = 0.9;  // of one target to the next
 

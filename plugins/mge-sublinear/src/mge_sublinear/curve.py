@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Run
@@ -39,6 +39,24 @@ def with_early_updates(request: MemoryRequest, order: list[int]) -> list[int]:
         )
 
     return [order[i] for i in sorted(range(len(order)), key=earliest)]
+
+
+def settled(request: MemoryRequest, runs: Sequence[int]) -> list[int]:
+    """Return runs in which each update comes after all that read its parameter, computed again or not."""
+    nodes = request.nodes
+    written = {a for n in nodes if n.phase == "update" for a, _ in n.inplace}
+    last: dict[int, int] = {}
+    for place, i in enumerate(runs):
+        if nodes[i].phase != "update":
+            last |= dict.fromkeys(written.intersection(nodes[i].inputs), place)
+
+    def earliest(place: int) -> float:
+        node = nodes[runs[place]]
+        if node.phase != "update" or not node.is_pure:
+            return place
+        return max([place, *(last.get(a, -1) for a, _ in node.inplace)]) + 0.5
+
+    return [runs[i] for i in sorted(range(len(runs)), key=earliest)]
 
 
 class Point(NamedTuple):
@@ -87,7 +105,7 @@ class Curve:
         plans = [keep_all, *(p for p in found if p.live_bytes < keep_all.live_bytes)]
         numbers = [n.number for n in request.nodes]
         self.plans = [
-            p._replace(runs=[numbers[i] for i in p.runs], node=numbers[p.node] if p.node >= 0 else -1)
+            p._replace(runs=[numbers[i] for i in settled(request, p.runs)], node=numbers[p.node] if p.node >= 0 else -1)
             for p in plans
         ]  # fmt: skip
 
