@@ -104,7 +104,7 @@ def inverted_residual(
         check_activation(where, each)
     if x.ndim != 4:
         raise ShapeError(f"{where}: x has shape {x.shape}; it must be (n, h, w, c)")
-    e, k = filter_shape[0], filter_shape[-1]
+    e, k = (filter_shape[0], filter_shape[-1]) if filter_shape else (0, 0)
     if k not in KERNELS or filter_shape != (e, 1, k, k) or e < 1 or stride not in STRIDES:
         raise ArgumentError(
             f"{where}: filter_shape is {filter_shape} and stride {stride}; they must be (e, 1, k, k), k one of "
