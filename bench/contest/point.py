@@ -114,13 +114,7 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
     VIEW.collector = None
     pending = [first]
 
-    def run() -> float:
-        if pending:  # the first step makes the optimizer's state: its plan, and perhaps a larger arena, is not kept
-            mge.device.as_device(point["device"]).arena = None
-            return pending.pop()
-        return step().item()
-
-    return run, facts
+    return (lambda: pending.pop() if pending else step().item()), facts
 
 
 # The backward pass is one node of the recording, the update follows it; views and labels take no memory of a tape.
