@@ -3,12 +3,14 @@
 import difflib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mge
 import mge.functional as F
 import mge.module as M
 from mge import device as device_module
+from mge.autodiff import GradManager
 from mge.debug import debug
 from mge.ops.pool import avg_pool, max_pool
 from mge.passes import optimise
@@ -296,6 +298,22 @@ def test_a_refused_algorithm_is_replaced_by_the_direct_one(monkeypatch):
         monkeypatch.setattr(device_module, "_default", [device([refused])])
         made = counted(check(*training(SMALL["resnet"][0](), *SMALL["resnet"][1])))
         assert made[op] and not made[refused]
+
+
+def test_a_residual_may_be_a_view_that_is_made_after_the_norm():
+    norm = M.BatchNorm2d(5)
+    manager = GradManager().attach(norm.parameters())
+    rng = np.random.default_rng(0)
+    x, z = (mge.tensor(rng.normal(size=s).astype("float32")) for s in ((3, 5, 1, 1), (3, 5)))
+
+    def step():
+        with manager:
+            early = F.exp(z)
+            loss = F.square(F.relu(norm(x) + early.reshape(3, 5, 1, 1))).sum()
+            manager.backward(loss)
+        return [loss, *(p.grad for p in norm.parameters())]
+
+    assert counted(check(*recorded(step)))["x86::batch_norm_train"] == 1
 
 
 def test_all_passes_together_give_the_same(monkeypatch):

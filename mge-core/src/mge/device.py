@@ -26,7 +26,7 @@ from .errors import (
     PluginContractError,
     UnsupportedError,
 )
-from .graph import Graph, Signature
+from .graph import Graph, Signature, bump_epoch
 from .mode import MODE
 from .types import Type
 
@@ -277,6 +277,7 @@ def set_default_device(device: object) -> None:
         As ``"ref:0"``.
     """
     _default[:] = [as_device(device)]
+    bump_epoch()  # traces made tensors on the one before
 
 
 def memory_limit() -> int | None:

@@ -119,7 +119,7 @@ def same_plain(a: Any, b: Any) -> bool:
 
 
 class Elements:
-    """The objects that a small container holds, as a list of tensors: a guard for which they are."""
+    """The objects that a small container and those in it hold, as a list of tensors: a guard for which they are."""
 
     def __init__(self, container: Any) -> None:
         self.kind, self.objects = type(container), _objects(container)
@@ -132,8 +132,14 @@ class Elements:
         return len(found) == len(self.objects) and all(map(operator.is_, found, self.objects))
 
 
-def _objects(container: Any) -> list[Any]:
-    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+def _objects(container: Any, depth: int = 3) -> list[Any]:
+    found = [*container, *container.values()] if isinstance(container, dict) else list(container)
+    inner = (o for o in found if _is_small(o)) if depth else ()
+    return found + [o for part in inner for o in _objects(part, depth - 1)]
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) in (list, tuple, dict) and len(value) <= LARGEST
 
 
 def reads_of(code: types.CodeType) -> tuple[list[Read], list[Read]]:
@@ -369,10 +375,14 @@ def _guard(guards: dict[tuple, Guard], owner: Any, read: Read) -> None:
         guards[id(owner), part] = Guard(
             owner, part, value if isinstance(value, PLAIN) else _copied(value)
         )
-    elif read.kind != "argument" and not isinstance(root, types.ModuleType):
-        part = read._replace(attributes=())
-        small = type(root) in (list, tuple, dict) and len(root) <= LARGEST
-        guards[id(owner), part] = Guard(owner, part, Elements(root) if small else root)
+    elif not isinstance(root, types.ModuleType):
+        if part.attributes:
+            _guard_inside(guards, owner, part, value)
+        if read.kind != "argument":
+            part = read._replace(attributes=())
+            guards[id(owner), part] = Guard(
+                owner, part, Elements(root) if _is_small(root) else root
+            )
 
 
 def _guard_inside_module(guards: dict[tuple, Guard], owner: Any, read: Read, value: Any) -> None:
@@ -382,8 +392,20 @@ def _guard_inside_module(guards: dict[tuple, Guard], owner: Any, read: Read, val
         return
     if is_plain(value):
         guards[id(owner), read] = Guard(owner, read, _copied(value))
-    elif isinstance(value, np.ndarray) and value.nbytes <= LARGEST_ARRAY_BYTES:
+    else:
+        _guard_inside(guards, owner, read, value)
+
+
+def _guard_inside(guards: dict[tuple, Guard], owner: Any, read: Read, value: Any) -> None:
+    """Guard what an attribute holds: which Module or function, what is in a container or an array."""
+    if isinstance(value, np.ndarray) and value.nbytes <= LARGEST_ARRAY_BYTES:
         guards[id(owner), read] = Guard(owner, read, value.copy())
+    elif _is_small(value):
+        guards[id(owner), read] = Guard(owner, read, Elements(value))
+    elif callable(value) and not isinstance(value, (types.MethodType, types.BuiltinMethodType)):
+        guards[id(owner), read] = Guard(
+            owner, read, value
+        )  # a bound method is a new object each time
 
 
 def _copied(value: Any) -> Any:

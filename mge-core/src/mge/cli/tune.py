@@ -112,12 +112,15 @@ def _text(report: Report) -> str:
         for c in report.choices
     ]
     changed = sum(c.old != c.new for c in report.choices)
+    path = tuning_path()
     head = f"{changed} of {len(report.choices)} choices changed"
     return "\n".join(
         [
             table(rows, (1, 4, 5)),
             f"{head} for {thread_count()} threads, in {report.seconds:.1f} s",
             f"whole model: {report.before_ns / 1e6:.3f} ms before, {report.after_ns / 1e6:.3f} ms after",
-            f"kept in {tuning_path()}",
+            f"kept in {path}"
+            if path.is_file()
+            else f"NOT kept: {path} cannot be written; MGE_CACHE names the folder",
         ]
     )

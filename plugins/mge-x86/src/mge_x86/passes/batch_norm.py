@@ -205,9 +205,20 @@ def _normalised(build: Builder, norm: Node, forward: _Forward, made: dict[Node, 
     """Return the fused norm; the norm itself where the device refuses it."""
     inputs = [made[i] for i in norm.inputs]
     if forward.residual is not None:
-        inputs.append(build.reshape(made[forward.residual], norm.inputs[0].type.shape, norm))
+        residual = _made(build, forward.residual, made)
+        inputs.append(build.reshape(residual, norm.inputs[0].type.shape, norm))
     attrs: dict[str, Any] = {**dict(norm.sig.attrs), "activation": forward.activation}
     return build.try_make(TRAIN, inputs, norm, **attrs) or norm
+
+
+def _made(build: Builder, node: Node, made: dict[Node, Node]) -> Node:
+    """Return what became of a node; a view or an output of what is computed may itself come later in the graph."""
+    if node in made:
+        return made[node]
+    source = _made(build, node.inputs[0], made)
+    if node.sig.op is GET:
+        return build.get(source, node.sig.attrs[0][1])
+    return build.reshape(source, node.type.shape, node)
 
 
 def _can_differentiate(build: Builder, node: Node, back: _Backward, forward: _Forward) -> bool:
