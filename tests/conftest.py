@@ -36,6 +36,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Tests that name no device run on `ref`, whatever plugins are installed; their child processes, too.
     os.environ.setdefault("MGE_DEVICE", "ref")
+    if "mge" in sys.modules:  # a plugin of pytest imported it, with the environment as it was
+        sys.modules["mge.debug"].debug.set(device=os.environ["MGE_DEVICE"])
     if (
         "PYTEST_XDIST_WORKER" in os.environ
     ):  # each worker has a core; two with two BLAS threads each only wait
