@@ -61,11 +61,6 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
 
     with_mge.OPS.concat = lambda parts, axis: F.concat(parts, axis=axis)
     mge.set_default_device(point["device"])
-    net = with_mge.make(case.model)
-    net.train()
-    optimizer = mge.optimizer.SGD(net.parameters(), lr=0.001, momentum=0.9)
-    manager = mge.autodiff.GradManager().attach(net.parameters())
-    data, labels = map(mge.tensor, zoo.inputs(case))
     budget = point.get("budget_bytes")
     text = point["strategy"] + (f":budget={budget}" if budget else "")
     choice, planning = find_strategy(text), []
@@ -85,14 +80,7 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
         sum(n.type.nbytes for n in stages[0][1].nodes if n.sig.op.name not in _NOT_OF_A_TAPE)
     )
 
-    def loss_of() -> Any:
-        with manager:
-            loss = F.cross_entropy(net(data), labels)
-            manager.backward(loss)
-        optimizer.step().clear_grad()
-        return loss
-
-    step = mge.jit.trace(memory=text)(loss_of)
+    step = mge.jit.trace(memory=text)(with_mge.training(with_mge.make(case.model), case))
 
     def facts() -> dict[str, Any]:
         plan = step._last_plan("memory").plan
@@ -134,23 +122,12 @@ def _torch(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], 
         for block in _blocks(net):
             forward = block.forward
             block.forward = lambda *a, f=forward: checkpoint(f, *a, use_reentrant=False)
-    model = net
     if strategy == "compile":
         import torch._functorch.config as config
 
         config.activation_memory_budget = float(share or 1)
-        model = torch.compile(net)
-    x, y = map(torch.from_numpy, zoo.inputs(case))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), y.long())
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step, dict
+        net = torch.compile(net)
+    return with_torch.training(net, *map(torch.from_numpy, zoo.inputs(case))), dict
 
 
 def _blocks(net: Any) -> list[Any]:

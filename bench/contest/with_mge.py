@@ -45,19 +45,27 @@ def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], obj
     if case.model == "gelu_layer_norm":
         return _fused(case, traced)
     net = make(case.model)
-    x, y = zoo.inputs(case)
     if not case.training:
         net.eval()
         infer = mge.jit.trace(net.__call__) if traced else net
-        data = mge.tensor(x)
+        data = mge.tensor(zoo.inputs(case)[0])
         run = lambda: infer(data).numpy()
         for _ in range(3):  # first sight, plan, run
             output = run()
         return run, output
+    step = training(net, case)
+    chosen = mge.jit.trace(step) if traced else step
+    losses = [chosen().item() for _ in range(3)]
+    chosen().item()
+    return lambda: chosen().item(), losses
+
+
+def training(net: M.Module, case: zoo.Case) -> Callable[[], Any]:
+    """Return a training step of a model, undecorated; it gives the loss."""
     net.train()
     optimizer = mge.optimizer.SGD(net.parameters(), lr=0.001, momentum=0.9)
     manager = mge.autodiff.GradManager().attach(net.parameters())
-    data, labels = mge.tensor(x), mge.tensor(y)
+    data, labels = map(mge.tensor, zoo.inputs(case))
 
     def step() -> Any:
         with manager:
@@ -66,10 +74,7 @@ def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], obj
         optimizer.step().clear_grad()
         return loss
 
-    chosen = mge.jit.trace(step) if traced else step
-    losses = [chosen().item() for _ in range(3)]
-    chosen().item()
-    return lambda: chosen().item(), losses
+    return step
 
 
 def _chain(case: zoo.Case) -> tuple[Callable[[], object], Any]:

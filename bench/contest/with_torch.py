@@ -65,19 +65,24 @@ def prepare(column: str, case: zoo.Case, threads: int) -> tuple[Callable[[], obj
         return run, output
     if column == "torch-jit":
         raise ValueError("TorchScript is for inference")
+    step = training(torch.compile(net) if column == "torch-compile" else net, x, y)
+    losses = [step() for _ in range(3)]
+    return step, losses
+
+
+def training(net: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], float]:
+    """Return a training step of a model, compiled or not; it gives the loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
-    model = torch.compile(net) if column == "torch-compile" else net
     labels = y.long()
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), labels)
+        loss = F.cross_entropy(net(x), labels)
         loss.backward()
         optimizer.step()
         return loss.item()
 
-    losses = [step() for _ in range(3)]
-    return step, losses
+    return step
 
 
 def _chain(case: zoo.Case) -> tuple[Callable[[], object], Any]:
