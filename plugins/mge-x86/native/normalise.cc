@@ -137,7 +137,11 @@ void add_channels_last(Kernels& kernels) {
                        };
                      });
                    })
-      .workspace(last_bytes<T>);
+      .workspace(last_bytes<T>)
+      .inplace_of([](const Use& use) {  // dresidual over dy, which the second pass reads no more; dx over what is left
+        return use.outputs.size() > 3 ? std::vector<MgeInplacePair>{{0, 0}, {1, 3}}
+                                      : std::vector<MgeInplacePair>{{1, 0}};
+      });
 }
 
 template <class T>

@@ -162,9 +162,10 @@ def batch_norm_backward(
     Returns
     -------
     dx : shape of ``inp``, float32
+        May be written over ``dy``, with ``residual`` over ``inp``.
     dweight, dbias : (c,) float32
     dresidual : shape of ``inp``, float32
-        ``g``; only with ``residual``.
+        ``g``; only with ``residual``. May be written over ``dy``.
 
     Raises
     ------
@@ -192,6 +193,9 @@ def batch_norm_backward(
         )
     image, one = abstract(inp.shape, inp.dtype), abstract(inp.shape[-1:], inp.dtype)
     return (image, one, one, image) if residual else (image, one, one)
+
+
+batch_norm_backward.pairs = lambda sig: [(0, 0), (1, 3)] if len(sig.types) > 3 else [(1, 0)]
 
 
 @batch_norm_backward.reference
