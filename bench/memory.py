@@ -3,12 +3,14 @@
 In: which goals. Out: a line or a JSON object a point, then a line a goal: what was measured, the bar, whether it holds.
 
     python bench/memory.py [--json] [--smoke] [--goals M1,M4] [--peers-python PATH] [--device x86] [--threads 2]
-                           [--strategy sublinear] [--steps 5]
+                           [--strategy sublinear] [--steps 3] [--rounds 3]
 
-Each point runs in a process of its own. Budgets are shares of the peak (arena and scratch) of strategy ``static`` at
-the same batch; ``arena_bytes`` is what the device holds, ``predicted_bytes`` what the plan said. Seconds are medians.
+Each point runs in a process of its own, and the points of a model in turn for some rounds: seconds are medians of all
+steps, and what a budget costs is the median over the rounds of its ratio to ``static`` in the same round. Budgets are
+shares of the peak (arena and scratch) of strategy ``static`` at the same batch; ``arena_bytes`` is what the device
+holds, ``predicted_bytes`` what the plan said.
 PyTorch (``pip install torch==2.13.0`` in an environment of its own) runs eager, with a checkpoint around each block,
-and compiled with activation budgets.
+and compiled with activation budgets; what it takes of memory is read off the process, ours as well in ``rss_bytes``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +26,13 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent / "contest"
 GIB = 1 << 30
-WAYS = ("eager", "checkpoint", "compile:1", "compile:0.5")
+WAYS = ("eager", "checkpoint", "compile:1", "compile:0.5")  # of PyTorch
+FIELDS = (
+    "budget_bytes",
+    "predicted_bytes",
+    "arena_bytes",
+    "seconds_per_step",
+)  # of every row, null where unknown
 
 
 class Goal(NamedTuple):
@@ -61,12 +70,12 @@ EQUAL = 32, 60, 240  # M3: a tape that keeps all, static, sublinear
 
 
 class Bench:
-    """Runs points and keeps their rows."""
+    """Runs points, prints their rows, keeps the verdicts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.rows, self.verdicts = options, [], []
+        self.options, self.verdicts = options, []
 
-    def point(
+    def run(
         self, framework: str, model: str, batch: int, strategy: str, **more: Any
     ) -> dict[str, Any]:
         """Run one point in a process of its own; return its row."""
@@ -79,30 +88,46 @@ class Bench:
         left = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"}  # for a fair NumPy
         env = {k: v for k, v in os.environ.items() if k not in left}
         env |= {"MGE_THREADS": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-        done = subprocess.run(
-            [python, str(HERE / "point.py"), json.dumps(given)],
-            env=env,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        command = [python, str(HERE / "point.py"), json.dumps(given)]
+        done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
         lines = done.stdout.strip().splitlines()
         if done.returncode or not lines:
-            row = {
-                **given,
-                "error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[
-                    -1
-                ][:300],
-            }
-        else:
-            row = json.loads(lines[-1])
-        row.setdefault("budget_bytes", None)
-        self.rows.append(row)
-        if self.options.json:
-            print(json.dumps(row), flush=True)
-        else:
-            print(_line(row), flush=True)
+            words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            return {**dict.fromkeys(FIELDS), **given, "error": words[-1][:300]}
+        return {**dict.fromkeys(FIELDS), **json.loads(lines[-1])}
+
+    def point(
+        self, framework: str, model: str, batch: int, strategy: str, **more: Any
+    ) -> dict[str, Any]:
+        """Run one point; print and return its row."""
+        return self.show(self.run(framework, model, batch, strategy, **more))
+
+    def show(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Print a row, and return it."""
+        print(json.dumps(row) if self.options.json else _line(row), flush=True)
         return row
+
+    def in_turn(
+        self, points: list[tuple[Any, ...]], first: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Run points in turn, and return a row for each; ``first`` has those of the first round that are there.
+
+        ``slower`` of a row is its time over that of the first point, less 1.
+        """
+        rounds = [[*first, *(self.run(*words, **more) for *words, more in points[len(first) :])]]
+        for _ in range(self.options.rounds - 1):
+            rounds.append([self.run(*words, **more) for *words, more in points])
+        rows = []
+        for made in zip(*rounds):
+            seconds = [s for row in made for s in row.get("seconds", [])]
+            row = next((r for r in made if "error" in r), made[0])
+            if "error" not in row:
+                ratios = [r["seconds_per_step"] / base["seconds_per_step"] for r, base in zip(made, next(zip(*rounds)))
+                          if "error" not in base]  # fmt: skip
+                row |= {"seconds": seconds, "seconds_per_step": statistics.median(seconds)}
+                row["slower"] = statistics.median(ratios) - 1
+            rows.append(self.show(row))
+        return rows
 
     def say(self, goal: str, what: str, measured: str, bar: str, holds: bool) -> None:
         """Keep and print a verdict."""
@@ -113,27 +138,31 @@ class Bench:
 
     def curve(self, name: str, goal: Goal) -> None:
         """Measure a model under its budgets, and PyTorch's ways beside it."""
-        static = self.point("mge", goal.model, goal.batch, "static")
+        static = self.run("mge", goal.model, goal.batch, "static")
         if "error" in static:
             self.say(name, goal.model, static["error"], "a static step", False)
             return
-        made = [static]
-        for share, slower in goal.bars.items():
-            budget = int(static["predicted_bytes"] * share)
-            row = self.point(
-                "mge", goal.model, goal.batch, self.options.strategy, budget_bytes=budget
-            )
+        points: list[tuple[Any, ...]] = [("mge", goal.model, goal.batch, "static", {})]
+        for share in goal.bars:
+            budget = {"budget_bytes": int(static["predicted_bytes"] * share)}
+            points.append(("mge", goal.model, goal.batch, self.options.strategy, budget))
+        rows = self.in_turn(points, [static])
+        for (share, slower), row in zip(goal.bars.items(), rows[1:]):
             what = f"{goal.model} b{goal.batch}, {1 / share:.3g} times less"
             if "error" in row:
                 self.say(name, what, row["error"], f"+{slower:.0%}", False)
-                continue
-            made.append(row)
-            cost = row["seconds_per_step"] / static["seconds_per_step"] - 1
-            self.say(name, what, f"{cost:+.1%} time", f"+{slower:.0%}", cost <= slower)
-        self.check(goal.model, made)
+            else:
+                cost = f"{row['slower']:+.1%} time"
+                self.say(name, what, cost, f"+{slower:.0%}", row["slower"] <= slower)
+        self.check(goal.model, [row for row in rows if "error" not in row])
         if goal.peers and self.options.peers_python:
+            eager = None
             for way in WAYS:
-                self.point("torch", goal.model, goal.batch, way)
+                row = self.run("torch", goal.model, goal.batch, way)
+                eager = eager or row
+                if "error" not in row and "error" not in eager:
+                    row["slower"] = row["seconds_per_step"] / eager["seconds_per_step"] - 1
+                self.show(row)
 
     def check(self, model: str, made: list[dict[str, Any]]) -> None:
         """Say what must hold of all rows of a model: M6, M7, M9 and M10."""
@@ -165,41 +194,65 @@ class Bench:
 
     def batches(self) -> None:
         """M2 and M3: the largest batches in 8 GiB, and in the memory of a tape that keeps all results of 32 images."""
-        small = self.point("mge", "resnet50", 16, "static", steps=2)
+        small = self.point("mge", "resnet50", 16, "static")
+        dynamic = self.point("mge", "resnet50", 16, "dynamic")
         if "error" in small:
+            self.say("M2", "ResNet-50", small["error"], "a static step", False)
             return
-        image = small["predicted_bytes"] / 16
-        fixed = small["process_bytes"] - small["predicted_bytes"]
-        room = PROCESS - fixed
+        an_image = small["seconds_per_step"] / 16
+        all_kept = int(small["keep_all_bytes"] / 16 * EQUAL[0])
+        room = PROCESS - (small["process_bytes"] - small["predicted_bytes"])
         for slower, least in BATCHES.items():
-            strategy = self.options.strategy if slower else "static"
             # room for the batch itself and the transposed copies of it: two more images of pixels
-            budget = int(room - least * 2 * 3 * 224 * 224 * 4) if slower else None
-            row = self.point("mge", "resnet50", least, strategy, steps=1, budget_bytes=budget)
+            budget = {"budget_bytes": int(room - least * 2 * 3 * 224 * 224 * 4)} if slower else {}
+            strategy = self.options.strategy if slower else "static"
+            row = self.point("mge", "resnet50", least, strategy, **budget)
             what = f"ResNet-50 batch {least} in an 8 GiB process"
             if "error" in row:
                 self.say("M2", what, row["error"], f"+{slower:.0%}", False)
                 continue
-            cost = row["seconds_per_step"] / least / (small["seconds_per_step"] / 16) - 1
+            cost = row["seconds_per_step"] / least / an_image - 1
             text = f"{row['process_bytes'] / GIB:.2f} GiB, {cost:+.1%} time an image against static"
+            holds = row["process_bytes"] <= PROCESS and cost <= max(slower, 0.03)
+            self.say("M2", what, text, f"8 GiB, +{slower:.0%}", holds)
+        row = self.point("mge", "resnet50", EQUAL[1], "static", steps=1)
+        if "error" not in row:
+            bytes_ = f"{row['predicted_bytes'] / 1e9:.3f} of {all_kept / 1e9:.3f} GB"
+            text = f"batch {EQUAL[1]} takes {bytes_} of a tape that keeps all of {EQUAL[0]} images"
+            self.say("M3", "static", text, "fits", row["predicted_bytes"] <= all_kept)
+        row = self.point("mge", "resnet50", EQUAL[2], self.options.strategy, budget_bytes=all_kept)
+        if "error" in row:
+            self.say("M3", f"batch {EQUAL[2]}", row["error"], "fits", False)
+        else:
+            cost = row["seconds_per_step"] / EQUAL[2] / (dynamic["seconds_per_step"] / 16) - 1
+            text = f"{row['arena_bytes'] / 1e9:.3f} of {all_kept / 1e9:.3f} GB, {cost:+.1%} time an image "
+            text += "against the dynamic step"
             self.say(
-                "M2",
-                what,
+                "M3",
+                f"batch {EQUAL[2]}",
                 text,
-                f"8 GiB, +{slower:.0%}",
-                row["process_bytes"] <= PROCESS and cost <= max(slower, 0.03),
+                "fits, no slower",
+                row["arena_bytes"] <= all_kept and cost <= 0,
             )
-        all_kept = small["keep_all_bytes"] / 16 * EQUAL[0]
-        text = f"{int(all_kept / image)} images of static in the bytes of a tape of {EQUAL[0]} that keeps all"
-        self.say("M3", "static", text, f"{EQUAL[1]}", all_kept / image >= EQUAL[1])
-        row = self.point(
-            "mge", "resnet50", EQUAL[2], self.options.strategy, steps=1, budget_bytes=int(all_kept)
+        if self.options.peers_python:
+            for way in WAYS[:2]:
+                self.of_torch(way, all_kept)
+
+    def of_torch(self, way: str, all_kept: int) -> None:
+        """Say how many images PyTorch would take in the same memory, from its processes with 8 and with 24."""
+        rows = [self.point("torch", "resnet50", batch, way) for batch in (8, 24)]
+        if any("error" in r for r in rows):
+            return
+        few, many = (r["process_bytes"] for r in rows)
+        image = (many - few) / 16
+        what = {
+            "goal": "M2, M3", "what": f"PyTorch, {way}", "image_bytes": image,
+            "batch_in_8_GiB": int((PROCESS - few) / image) + 8, "batch_in_equal_memory": int(all_kept / image),
+        }  # fmt: skip
+        text = ", ".join(
+            f"{k} {v:,.0f}" if k.endswith("bytes") else f"{k} {v}" for k, v in what.items()
         )
-        fits = "error" not in row
-        text = (
-            f"{row['arena_bytes'] / 1e9:.2f} of {all_kept / 1e9:.2f} GB" if fits else row["error"]
-        )
-        self.say("M3", f"{self.options.strategy} at batch {EQUAL[2]}", text, "fits", fits)
+        print(json.dumps(what) if self.options.json else text, flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -207,9 +260,10 @@ def _line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{head} {row['error']}"
     budget = f"budget {row['budget_bytes'] / 1e6:9.1f} MB  " if row["budget_bytes"] else " " * 21
-    arena = f"arena {row['arena_bytes'] / 1e6:9.1f} MB  " if "arena_bytes" in row else " " * 20
+    arena = f"arena {row['arena_bytes'] / 1e6:9.1f} MB  " if row["arena_bytes"] else " " * 20
+    slower = f"  {row['slower']:+.1%}" if "slower" in row else ""
     rss, step = row["rss_bytes"] / 1e6, row["seconds_per_step"]
-    return f"{head} {budget}{arena}rss +{rss:8.1f} MB  {step * 1e3:10.1f} ms a step"
+    return f"{head} {budget}{arena}rss +{rss:8.1f} MB  {step * 1e3:10.1f} ms a step{slower}"
 
 
 def main() -> int:
@@ -222,7 +276,8 @@ def main() -> int:
     parser.add_argument("--device", default="x86")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--strategy", default="sublinear")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="timed in each round")
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     bench, table = Bench(options), SMOKE if options.smoke else GOALS
     wanted = (

@@ -43,7 +43,8 @@ def measure(point: dict[str, Any]) -> dict[str, Any]:
     return {
         **point,
         "losses": losses,
-        "seconds_per_step": statistics.median(seconds) if seconds else None,
+        "seconds": seconds,
+        "seconds_per_step": statistics.median(seconds),
         "rss_bytes": rss_bytes() - before,
         "process_bytes": rss_bytes(),
         **facts(),
@@ -61,6 +62,9 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
 
     with_mge.OPS.concat = lambda parts, axis: F.concat(parts, axis=axis)
     mge.set_default_device(point["device"])
+    if point["strategy"] == "dynamic":
+        undecorated = with_mge.training(with_mge.make(case.model), case)
+        return (lambda: undecorated().item()), dict
     budget = point.get("budget_bytes")
     text = point["strategy"] + (f":budget={budget}" if budget else "")
     choice, planning = find_strategy(text), []
