@@ -3,7 +3,7 @@
 In: which goals. Out: a line or a JSON object a point, then a line a goal: what was measured, the bar, whether it holds.
 
     python bench/memory.py [--json] [--smoke] [--goals M1,M4] [--peers-python PATH] [--device x86] [--threads 2]
-                           [--strategy sublinear] [--steps 3] [--rounds 3]
+                           [--strategy sublinear] [--steps N] [--rounds N]
 
 Each point runs in a process of its own, and the points of a model in turn for some rounds: seconds are medians of all
 steps, and what a budget costs is the median over the rounds of its ratio to ``static`` in the same round. Budgets are
@@ -276,9 +276,11 @@ def main() -> int:
     parser.add_argument("--device", default="x86")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--strategy", default="sublinear")
-    parser.add_argument("--steps", type=int, default=3, help="timed in each round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="timed in each round: 3, small ones 9")
+    parser.add_argument("--rounds", type=int, help="3, with --smoke 1")
     options = parser.parse_args()
+    options.steps = options.steps or (9 if options.smoke else 3)
+    options.rounds = options.rounds or (1 if options.smoke else 3)
     bench, table = Bench(options), SMOKE if options.smoke else GOALS
     wanted = (
         options.goals.split(",")
