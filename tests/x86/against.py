@@ -28,7 +28,9 @@ def check(name, arrays, attrs=None):
     ]
     for i, k in kernel.inplace:
         if variant.sig.input_types[i] is types[k] and types[k].nbytes:
-            runs.append(run_guarded(kernel, inputs, types, over=(i, k)))
+            runs.append(run_guarded(kernel, inputs, types, over=[(i, k)]))
+            for one, other in zip(runs[0], runs[-1], strict=True):
+                assert one.tobytes() == other.tobytes(), f"{variant}: other bits with {k} over {i}"
     for given in runs:
         for k, (one, other) in enumerate(zip(given, wanted, strict=True)):
             problem = far(one, other, variant.op)

@@ -49,6 +49,8 @@ def large(rng):
         shape = {"weight_shape": weight.shape, "algorithm": algorithm}
         plain = {"bias": False, "residual": False, "activation": ""}
         yield "x86::conv", (image, packed), {**WINDOW, **shape, **plain}
+        if algorithm != "direct":
+            yield "x86::conv", (image, weight), {**WINDOW, **shape, **plain}
         turned = OPS["x86::pack_weight"]._reference(weight, rotate=True, **attrs)
         shape["input_shape"] = image.shape
         yield "x86::conv_backward_data", (turned, draw(3, 40, 41, 64)), {**WINDOW, **shape}

@@ -97,6 +97,7 @@ def test_tokens_before_heads(rng, is_causal):
         (2, 37, 51, 3, 16, 8),
         (1, 60, 60, 1, 64, 64),
         (3, 1, 20, 4, 5, 6),
+        (1, 200, 200, 2, 16, 16),  # heads are cut into parts
     ]:
         given = [
             draw(rng, n, t, heads, d) for t, d in ((queries, width), (keys, width), (keys, depth))

@@ -206,3 +206,16 @@ def test_random_graphs_keep_their_values(function):
     inputs = [draw(*shape, seed=i) for i, shape in enumerate(SHAPES)]
     graph, values = recorded(lambda: function(inputs))
     check(graph, values)
+
+
+def test_the_terms_of_a_long_sum_are_not_read_at_once():
+    rng = np.random.default_rng(0)
+    xs = [mge.tensor(rng.normal(size=(3, 5)).astype("float32")) for _ in range(30)]
+    weight = draw(5, 7)
+
+    def total():
+        return sum(x @ weight for x in xs[1:]) + xs[0] @ weight
+
+    made, _ = fused(total)
+    reads = [sum(" full" in line for line in program.splitlines()) for program in made]
+    assert len(reads) >= 3 and max(reads) <= 8

@@ -207,7 +207,7 @@ def test_pools_keep_a_padding_of_their_own_on_each_side(pool, shape, padding):
 
 def test_a_trained_batch_norm_is_not_folded_by_the_statistics_of_a_batch():
     made = counted(check(*training(M.Sequential(SMALL["small_resnet"][0]()), 9, 3, 16, 16)))
-    assert made["x86::batch_norm_train"] == 9
+    assert made["x86::batch_norm_apply"] == 9
 
 
 def test_a_batch_norm_in_training_takes_in_what_follows():
@@ -215,9 +215,11 @@ def test_a_batch_norm_in_training_takes_in_what_follows():
     made = check(graph, arrays)
     found = counted(made)
     assert not {"relu", "where", "less", "batch_norm_train", "batch_norm_backward"} & {*found}
-    norms = [n for n in made.nodes if n.sig.op.name == "x86::batch_norm_train"]
+    # The statistics are an op of their own, so that a plan may compute a result again without them.
+    assert found["x86::batch_norm_moments"] == found["x86::batch_norm_apply"] == 8
+    norms = [n for n in made.nodes if n.sig.op.name == "x86::batch_norm_apply"]
     backs = [n for n in made.nodes if n.sig.op.name == "x86::batch_norm_backward"]
-    assert [(len(n.inputs) == 4, dict(n.sig.attrs)["activation"]) for n in norms] == (
+    assert [(len(n.inputs) == 6, dict(n.sig.attrs)["activation"]) for n in norms] == (
         # the stem; a block; a block, in which the shortcut's norm comes last; a block
         [(False, "relu"), (False, "relu"), (True, "relu"), (False, "relu"), (False, ""), (True, "relu"),
          (False, "relu"), (True, "relu")]
@@ -237,7 +239,7 @@ def test_an_activation_whose_gradient_reads_its_input_is_not_taken_in():
     activations = [
         dict(n.sig.attrs)["activation"]
         for n in made.nodes
-        if n.sig.op.name == "x86::batch_norm_train"
+        if n.sig.op.name == "x86::batch_norm_apply"
     ]
     assert activations == ["", "relu", ""]
 
@@ -313,7 +315,23 @@ def test_a_residual_may_be_a_view_that_is_made_after_the_norm():
             manager.backward(loss)
         return [loss, *(p.grad for p in norm.parameters())]
 
-    assert counted(check(*recorded(step)))["x86::batch_norm_train"] == 1
+    assert counted(check(*recorded(step)))["x86::batch_norm_apply"] == 1
+
+
+def test_a_trained_weight_is_packed_on_the_way_where_tiles_are_few():
+    def net():
+        convs = M.Conv2d(3, 128, 3, padding=1), M.Conv2d(128, 128, 3, padding=1)
+        return M.Sequential(*convs, M.AdaptiveAvgPool2d(1), M.Flatten(), M.Linear(128, 5))
+
+    def axes(graph):
+        place = {"x86::conv": 1, "x86::conv_backward_data": 0}
+        found = [(n.sig.op.name, n.inputs) for n in graph.nodes]
+        return [inputs[place[name]].type.ndim for name, inputs in found if name in place]
+
+    # direct, Winograd, and its gradient
+    assert axes(check(*training(net(), 2, 3, 8, 8))) == [1, 4, 4]
+    assert axes(check(*training(net(), 2, 3, 24, 24))) == [1, 1, 1]  # 72 tiles of 4x4
+    assert axes(check(*inference(net(), 2, 3, 8, 8))) == [1, 1]
 
 
 def test_all_passes_together_give_the_same(monkeypatch):
@@ -338,7 +356,7 @@ def test_all_passes_together_give_the_same(monkeypatch):
         ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, False, "winograd4"),
         ((16, 14, 14, 256), (256, 256, 3, 3), 1, 1, True, "winograd4"),
         ((16, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd4"),
-        ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd2"),
+        ((8, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd4"),
         ((4, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "winograd2"),
         ((1, 7, 7, 512), (512, 512, 3, 3), 1, 1, True, "direct"),
         ((8, 28, 28, 128), (128, 64, 3, 3), 2, 1, False, "direct"),

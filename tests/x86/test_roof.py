@@ -17,8 +17,9 @@ from mge.testing.cases import admit
 
 # Ops that move, compare or add, and multiply no matrices: their cost is their bytes.
 BYTES_ALONE = {
-    "x86::avg_pool", "x86::avg_pool_backward", "x86::batch_norm_backward", "x86::batch_norm_train", "x86::chain",
-    "x86::max_pool", "x86::max_pool_backward", "x86::pack_matrix", "x86::pack_weight",
+    "x86::avg_pool", "x86::avg_pool_backward", "x86::batch_norm_apply", "x86::batch_norm_backward",
+    "x86::batch_norm_moments", "x86::chain", "x86::max_pool", "x86::max_pool_backward", "x86::pack_matrix",
+    "x86::pack_weight",
 }  # fmt: skip
 
 ALGORITHMS = {"direct", "product", "depthwise", "winograd2", "winograd4"}

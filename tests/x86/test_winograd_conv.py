@@ -32,8 +32,11 @@ def test_any_use(rng, algorithm):
         check("x86::pack_weight", (weight,), {"algorithm": algorithm, "rotate": bool(i % 2)})
         attrs = {**WINDOW, "padding": padding, "algorithm": algorithm, "weight_shape": weight.shape}
         extras, more = epilogue(rng, i, y)
-        check("x86::conv", (draw(rng, *image), packed, *extras), {**attrs, **more})
-        check("x86::conv_backward_data", (rotated, draw(rng, *y)), {**attrs, "input_shape": image})
+        x, dy = draw(rng, *image), draw(rng, *y)
+        check("x86::conv", (x, packed, *extras), {**attrs, **more})
+        check("x86::conv", (x, weight, *extras), {**attrs, **more})
+        check("x86::conv_backward_data", (rotated, dy), {**attrs, "input_shape": image})
+        check("x86::conv_backward_data", (weight, dy), {**attrs, "input_shape": image})
 
 
 # Largest and root mean square error at unit variance and 256 channels: measured are 5e-6 and 7e-7 for F(2, 3), 1.8e-5

@@ -248,10 +248,11 @@ struct Kernel {
   Kernel& named(Title name) { return title = std::move(name), *this; }
   // Where nobody needs an output, its place in Run::outputs is NULL.
   Kernel& optional_outputs() { return flags |= MGE_KERNEL_OPTIONAL_OUT, *this; }
-  // Output 0 may be written over that input.
-  Kernel& inplace(uint32_t input) { return pairs.push_back({input, 0}), *this; }
-  // The same for ops with several outputs, where the pairs depend on the use.
+  // The output may be written over that input. Of several inputs, the plan takes the first that nothing reads later.
+  Kernel& inplace(uint32_t input, uint32_t output = 0) { return pairs.push_back({input, output}), *this; }
+  // The same where the pairs depend on the use.
   Kernel& inplace_of(Pairs of_use) { return pairs_of_use = std::move(of_use), *this; }
+  std::vector<MgeInplacePair> pairs_for(const Use& use) const { return pairs_of_use ? pairs_of_use(use) : pairs; }
 };
 
 class Kernels {
@@ -348,7 +349,7 @@ struct HostBackend {
       Function run = found->make(use);
       if (found->workspace_bytes) info->workspace_bytes = found->workspace_bytes(use);
       std::string name = found->title ? found->title(use) : found->op;
-      std::vector<MgeInplacePair> pairs = found->pairs_of_use ? found->pairs_of_use(use) : found->pairs;
+      std::vector<MgeInplacePair> pairs = found->pairs_for(use);
       auto* made = new Prepared{std::move(use), std::move(run), std::move(name), std::move(pairs)};
       info->flags = found->flags;
       info->name = made->name.c_str();

@@ -29,6 +29,7 @@ from .graph import (
 from .mode import MODE, changed
 from .op import OPS, record_nodes
 from .ops import create
+from .ops.slicing import add_part
 from .tape import ACTIVE
 from .tensor import Tensor
 
@@ -341,7 +342,7 @@ def _reverse(
                     raise InternalError(
                         f"gradient of {node.sig.op.name}: it gave {g._node.type} for an input {x.type}"
                     )
-                cotangents[x] = cotangents[x] + g if x in cotangents else g
+                cotangents[x] = add_part(cotangents[x], g) if x in cotangents else g
     return finals | cotangents
 
 

@@ -165,11 +165,17 @@ uint64_t bytes(const Use& use) {
   return 4 * static_cast<uint64_t>(partial + scratch_floats(plan, backward) * mge_host->thread_count);
 }
 
+// Queries are read before dq is written; keys and values are packed before dk and dv are, by the one part of a head.
+std::vector<MgeInplacePair> over_inputs(const Use& use) {
+  if (Plan(use, 1).parts > 1) return {{1, 0}};
+  return {{1, 0}, {2, 1}, {3, 2}};
+}
+
 }  // namespace
 
 void add_attention(Kernels& kernels) {
   for (const char* op : {"attention", "x86::attention"}) kernels.prepared<float>(op, forward).workspace(bytes<false>);
   for (const char* op : {"attention_backward", "x86::attention_backward"})
-    kernels.prepared<float>(op, backward).workspace(bytes<true>);
+    kernels.prepared<float>(op, backward).workspace(bytes<true>).inplace_of(over_inputs);
   also_halves(kernels, {"attention", "attention_backward"});
 }

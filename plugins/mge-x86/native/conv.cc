@@ -114,10 +114,7 @@ void add_conv(Kernels& kernels) {
       .unless(refuse_others)
       .named([](const Use& use) { return nhwc_shape(use).is_product() ? "x86::conv product" : "x86::conv direct"; })
       .workspace([](const Use& use) { return scratch_bytes(NarrowConv(nhwc_shape(use))); })
-      .inplace_of([](const Use& use) {  // over the residual
-        if (!use.flag("residual") || !Conv(nhwc_shape(use)).adds_in_place()) return std::vector<MgeInplacePair>{};
-        return std::vector<MgeInplacePair>{{2 + static_cast<uint32_t>(use.flag("bias")), 0}};
-      });
+      .inplace_of(over_residual);
   kernels.prepared<float>("conv", conv_nchw)
       .named([](const Use& use) { return Nchw::of(use).is_product() ? "conv product" : "conv direct"; })
       .workspace([](const Use& use) { return Nchw(use).bytes(); });

@@ -78,7 +78,7 @@ Function backward_weight(const Use& use) {
 void add_depthwise(Kernels& kernels) {
   kernels.prepared<float>("x86::pack_weight", pack_depthwise).unless(refuse_others);
   auto title = [](const Use& use) { return use.name + " depthwise"; };
-  kernels.prepared<float>("x86::conv", conv_depthwise).unless(refuse_others).named(title);
+  kernels.prepared<float>("x86::conv", conv_depthwise).unless(refuse_others).named(title).inplace_of(over_residual);
   kernels.prepared<float>("x86::conv_backward_data", backward_data).unless(refuse_others).named(title);
   kernels.prepared<float>("x86::conv_backward_weight", backward_weight)
       .named(title)

@@ -102,10 +102,11 @@ void gru_gates_grad(const Run& run) {
 void add_gates(Kernels& kernels) {
   for_types<float, double>([&](auto tag) {
     using T = typename decltype(tag)::type;
-    kernels.add<T>("lstm_gates", lstm_gates<T>);
-    kernels.add<T>("lstm_gates_grad", lstm_gates_grad<T>);
-    kernels.add<T>("gru_gates", gru_gates<T>);
-    kernels.add<T>("gru_gates_grad", gru_gates_grad<T>);
+    // All that lies at one place of all inputs is read before anything is written there.
+    kernels.add<T>("lstm_gates", lstm_gates<T>).inplace(1, 1);
+    kernels.add<T>("lstm_gates_grad", lstm_gates_grad<T>).inplace(2, 0).inplace(1, 1).inplace(0, 1).inplace(3, 1);
+    kernels.add<T>("gru_gates", gru_gates<T>).inplace(2);
+    kernels.add<T>("gru_gates_grad", gru_gates_grad<T>).inplace(1, 0).inplace(2, 1).inplace(0, 2).inplace(3, 2);
   });
   also_halves(kernels, {"lstm_gates", "lstm_gates_grad", "gru_gates", "gru_gates_grad"});
 }

@@ -287,7 +287,7 @@ void add_gemm(Kernels& kernels) {
   kernels.prepared<float>("matmul", matmul).workspace(matmul_bytes);
   kernels.prepared<float>("linear", linear).workspace(linear_bytes);
   kernels.prepared<float>("x86::pack_matrix", pack_matrix);
-  kernels.prepared<float>("x86::linear", packed_linear).workspace(packed_linear_bytes)
+  kernels.prepared<float>("x86::linear", packed_linear).workspace(packed_linear_bytes).inplace_of(over_residual)
       .named([](const Use& use) { return LinearShape(use).m == 1 ? "x86::linear row" : "x86::linear product"; });
   add_portable<double, bool, int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>(kernels);
   also_halves(kernels, {"matmul"});

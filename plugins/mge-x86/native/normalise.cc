@@ -49,7 +49,8 @@ void add_batch_norm(Kernels& kernels) {
                      };
                    })
       .unless(mixed<T>)
-      .workspace(base_bytes<T>);
+      .workspace(base_bytes<T>)
+      .inplace(0);
   kernels
       .prepared<T>("batch_norm_infer",
                    [](const Use& use) -> Function {
@@ -63,7 +64,8 @@ void add_batch_norm(Kernels& kernels) {
                      };
                    })
       .unless(mixed<T>)
-      .workspace(base_bytes<T>);
+      .workspace(base_bytes<T>)
+      .inplace(0);
   kernels
       .prepared<T>("batch_norm_backward",
                    [](const Use& use) -> Function {
@@ -81,7 +83,9 @@ void add_batch_norm(Kernels& kernels) {
                      };
                    })
       .unless(mixed<T>)
-      .workspace(base_bytes<T>);
+      .workspace(base_bytes<T>)
+      .inplace(1)
+      .inplace(0);
 }
 
 // Calls f with the clamp of an activation as a constant.
@@ -95,30 +99,39 @@ Function with_clamp(const Use& use, F&& f) {
 
 template <class T>
 uint64_t last_bytes(const Use& use) {
-  const int64_t c = use.inputs[2].size();  // of a statistic, a bias
+  const int64_t c = use.inputs[0].shape.back();
   return channels_last_bytes<T>(use.inputs[0].size() / std::max<int64_t>(c, 1), c);
 }
 
 void add_channels_last(Kernels& kernels) {
   using T = float;
   kernels
-      .prepared<T>("x86::batch_norm_train",
+      .prepared<T>("x86::batch_norm_moments",
+                   [](const Use& use) -> Function {
+                     const int64_t c = use.outputs[0].size(), rows = use.inputs[0].size() / c;
+                     return [=](const Run& run) {
+                       column_moments(run.in<T>(0), rows, c, run.out<T>(0), run.out<T>(1),
+                                      static_cast<T*>(run.workspace));
+                     };
+                   })
+      .workspace(last_bytes<T>);
+  kernels
+      .prepared<T>("x86::batch_norm_apply",
                    [](const Use& use) {
                      const int64_t c = use.inputs[1].size(), rows = use.inputs[0].size() / c;
                      const T eps = static_cast<T>(use.number("eps", 0));
                      return with_clamp(use, [=](auto clamp) -> Function {
                        return [=](const Run& run) {
-                         const Affine<T> a{run.out<T>(1), run.out<T>(2), run.in<T>(1), run.in<T>(2), eps};
-                         T* space = static_cast<T*>(run.workspace);
-                         column_moments(run.in<T>(0), rows, c, run.out<T>(1), run.out<T>(2), space);
-                         apply_columns<clamp.value, T>(run.in<T>(0), optional<T>(run, 3), run.out<T>(0), rows, c, a,
-                                                       space);
+                         const Affine<T> a{run.in<T>(1), run.in<T>(2), run.in<T>(3), run.in<T>(4), eps};
+                         apply_columns<clamp.value, T>(run.in<T>(0), optional<T>(run, 5), run.out<T>(0), rows, c, a,
+                                                       static_cast<T*>(run.workspace));
                        };
                      });
                    })
-      .workspace(last_bytes<T>)
-      .inplace_of([](const Use& use) {  // over the residual
-        return use.inputs.size() > 3 ? std::vector<MgeInplacePair>{{3, 0}} : std::vector<MgeInplacePair>{};
+      .workspace([](const Use& use) { return sizeof(T) * 2 * static_cast<uint64_t>(use.inputs[1].size()); })
+      .inplace_of([](const Use& use) {  // each element is read before its place is written
+        return use.inputs.size() > 5 ? std::vector<MgeInplacePair>{{5, 0}, {0, 0}}
+                                     : std::vector<MgeInplacePair>{{0, 0}};
       });
   kernels
       .prepared<T>("x86::batch_norm_backward",
@@ -176,7 +189,8 @@ void add_layer_norm(Kernels& kernels) {
                                   row_affine<T>(run, 1, spread), eps, m.k, m.n);
                      };
                    })
-      .unless(refused_rows<T>);
+      .unless(refused_rows<T>)
+      .inplace(0);
   kernels
       .prepared<T>("layer_norm_backward",
                    [](const Use& use) -> Function {
@@ -195,7 +209,9 @@ void add_layer_norm(Kernels& kernels) {
       .workspace([](const Use& use) {
         const Middle m(use.inputs[0].shape, axes_of(use));
         return layer_norm_backward_bytes<T>(m.k, m.n, spread_of(use, 4).count);
-      });
+      })
+      .inplace(1)
+      .inplace(0);
   kernels
       .prepared<T>("rms_norm",
                    [](const Use& use) -> Function {
@@ -207,7 +223,8 @@ void add_layer_norm(Kernels& kernels) {
                                 rows, n);
                      };
                    })
-      .unless(mixed<T>);
+      .unless(mixed<T>)
+      .inplace(0);
   kernels
       .prepared<T>("moving_average",
                    [](const Use& use) -> Function {

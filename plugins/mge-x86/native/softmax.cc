@@ -43,7 +43,8 @@ void add(Kernels& kernels) {
                          if (m.n) kernel(run.in<T>(0), run.out<T>(0), m.k, m.n, m.c);
                        };
                      })
-        .unless([](const Use& use) { return scores(use).whole ? "" : "other axes lie between those of the softmax"; });
+        .unless([](const Use& use) { return scores(use).whole ? "" : "other axes lie between those of the softmax"; })
+        .inplace(0);
   kernels
       .prepared<T>("softmax_cross_entropy",
                    [](const Use& use) -> Function {

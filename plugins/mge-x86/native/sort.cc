@@ -175,8 +175,8 @@ void add_sort(Kernels& kernels) {
     kernels.prepared<T>("sort", sort<Element<T>>);
     kernels.prepared<T>("argsort", sort<Element<T>>);
     kernels.prepared<T>("topk", topk<Element<T>>);
-    kernels.prepared<T>("cumsum", scan<Sum, A, Element<T>>);
-    kernels.prepared<T>("cumprod", scan<Product, A, Element<T>>);
+    kernels.prepared<T>("cumsum", scan<Sum, A, Element<T>>).inplace(0);
+    kernels.prepared<T>("cumprod", scan<Product, A, Element<T>>).inplace(0);
   });
   also_halves(kernels, {"sort", "argsort", "topk", "cumsum", "cumprod"});
 }

@@ -40,7 +40,7 @@ struct ConvData {
   const float *x, *packed;
   float* y;
   const float* bias;      // (optional) [o]
-  const float* residual;  // (optional) as y
+  const float* residual;  // (optional) as y, may be y: each element is added before its place is written
   Activation activation;
 };
 
@@ -124,12 +124,6 @@ class Conv {
   }
 
   int64_t workspace_floats() const { return shared_floats() + worker_floats() * mge_host->thread_count; }
-
-  // Whether y may lie over the residual: no sum is stored before it is added.
-  bool adds_in_place() const {
-    if (gathers_ || s_.is_product()) return product_.depth >= s_.group_channels();
-    return !shared_ || chunk_ >= static_cast<int64_t>(taps_.size());
-  }
 
   // `workspace`: workspace_floats(), aligned to 64 bytes.
   void run(const ConvData& data, float* workspace) const {
@@ -261,7 +255,8 @@ class Conv {
     for (int64_t t = 0; t < count; t += chunk_) {
       const bool last = t + chunk_ >= count;
       ConvData part = data;
-      if (!last) part.bias = part.residual = nullptr, part.activation = {};
+      if (t) part.residual = nullptr;
+      if (!last) part.bias = nullptr, part.activation = {};
       tile.taps = taps_.data() + t, tile.tap_count = std::min(chunk_, count - t), tile.add = t > 0;
       Fetch fetch{nullptr, tile.tap_count * tile.depth, 0, (end - first) * tiles_of(s_.h.count)};
       if (!last) fetch.next = data.packed + c / kBlock * tile.b_block + taps_[static_cast<size_t>(t + chunk_)].b;

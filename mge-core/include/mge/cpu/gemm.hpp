@@ -28,10 +28,16 @@ struct Product {
   float* y;
   ptrdiff_t y_row;
   const float* bias;      // (optional) [n]
-  const float* residual;  // (optional) as y
+  const float* residual;  // (optional) as y, may be y: each element is added before its place is written
   ptrdiff_t residual_row;
   Activation activation;
 };
+
+// Where a use adds a residual, its last input, the result may lie over that.
+inline std::vector<MgeInplacePair> over_residual(const Use& use) {
+  if (!use.flag("residual")) return {};
+  return {{static_cast<uint32_t>(use.inputs.size()) - 1, 0}};
+}
 
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -170,7 +176,7 @@ class Block {
         tile.a = !copies_ ? a + r.begin * p_.a.row
                           : a_scratch_ + (by_columns_ ? i * depth * kBlock : r.begin * a_scratch_row_);
         tile.y = p_.y + (row_ + r.begin) * p_.y_row + column;
-        if (last && p_.residual) tile.residual = p_.residual + (row_ + r.begin) * p_.residual_row + column;
+        if (first == 0 && p_.residual) tile.residual = p_.residual + (row_ + r.begin) * p_.residual_row + column;
         if (!by_columns_)
           run_tile(tile, r.rows);
         else if (copies_)

@@ -102,6 +102,11 @@ inline void also_halves(Kernels& kernels, const std::vector<std::string>& ops) {
             std::string why;
             return all->find(widened(use), &why) ? "" : why;
           })
+          .inplace_of([all](const Use& use) {
+            std::string why;
+            const Use wide = widened(use);
+            return all->find(wide, &why)->pairs_for(wide);
+          })
           .workspace([all](const Use& use) {
             std::string why;
             const Use wide = widened(use);

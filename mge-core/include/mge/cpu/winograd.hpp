@@ -9,11 +9,13 @@
 //
 // Some tiles are transformed at a time, for the products of one panel of outputs after the other. Where the weights fit
 // the second-level cache, each thread does that by itself; else threads share a larger set of tiles, so that weights,
-// which then come from memory, are read less often.
+// which then come from memory, are read less often. Weights that are not packed are transformed on the way, a panel of
+// outputs at a time; then all tiles are one set.
 #ifndef MGE_CPU_WINOGRAD_HPP
 #define MGE_CPU_WINOGRAD_HPP
 
 #include <algorithm>
+#include <optional>
 
 #include "mge/cpu/conv.hpp"
 
@@ -78,10 +80,10 @@ class WinogradPacking {
   int64_t terms() const { return rotate ? outputs : inputs; }
   int64_t blocks() const { return ceil_div(rows(), kBlock); }
 
-  void pack(const float* weight, int64_t block, float* packed) const {
-    constexpr int A = M + 2;
+  int64_t block_floats() const { return kPlanes * terms() * kBlock; }
+
+  void pack(const float* weight, int64_t block, float* to) const {
     const int64_t n = std::min<int64_t>(kBlock, rows() - block * kBlock), k = terms();
-    float* to = packed + block * A * A * k * kBlock;
     // Inputs at once: the planes lie so far apart that their single lines would fall into one set of a cache.
     constexpr int64_t kTogether = 8;
     float some[kTogether * 9 * kBlock] = {}, made[A * A][kTogether * kBlock];
@@ -109,6 +111,8 @@ class WinogradPacking {
   }
 
  private:
+  static constexpr int A = M + 2, kPlanes = A * A;
+
   // The taps of n inputs and `count` outputs, reversed, as [count][9][16].
   void gather(const float* from, int64_t n, int64_t count, float* to) const {
     for (int64_t i = 0; i < count; ++i, from += inputs * 9, to += 9 * kBlock)
@@ -123,7 +127,8 @@ class WinogradPacking {
 template <int M>
 class Winograd {
  public:
-  explicit Winograd(const ConvShape& s) : s_(s) {
+  // With `packing` the weights come as they are.
+  explicit Winograd(const ConvShape& s, std::optional<WinogradPacking<M>> packing = {}) : s_(s), packing_(packing) {
     down_ = ceil_div(s.h.count, M), across_ = ceil_div(s.w.count, M);
     tiles_ = s.images * down_ * across_;
     c_row_ = round_up(s.channels, 16) + 16;  // not a power of two: rows lie in different sets of the cache
@@ -133,15 +138,17 @@ class Winograd {
     if (own_) sets = round_up(std::max(sets, std::min<int64_t>(kUnits, ceil_div(some, kRows))), 2);
     set_ = ceil_div(some, sets);
     block_ = own_ || panels >= 4 ? set_ : ceil_div(set_, 2);
+    if (packing_) own_ = false, set_ = some, block_ = ceil_div(some, ceil_div(some, 4 * kRows));
   }
 
   uint64_t workspace_floats() const {
     const int64_t workers = mge_host->thread_count;
-    return workers * products_floats() + (own_ ? workers : 1) * inputs_floats();
+    return workers * (products_floats() + panel_floats()) + (own_ ? workers : 1) * inputs_floats();
   }
 
   void run(const ConvData& data, float* workspace) const {
     float* products = workspace + (own_ ? mge_host->thread_count : 1) * inputs_floats();
+    if (packing_) return run_unpacked(data, workspace, products);
     if (own_) {
       parallel_for(ceil_div(tiles_, set_), 1, [&](int64_t begin, int64_t end, int32_t worker) {
         float *inputs = workspace + worker * inputs_floats(), *mine = products + worker * products_floats();
@@ -149,7 +156,8 @@ class Winograd {
           const int64_t first = i * set_, count = std::min(set_, tiles_ - first);
           transform(data.x, inputs, first, 0, count);
           for (int64_t c = 0; c < s_.outputs; c += kColumns)
-            multiply(data, inputs, mine, c, c + kColumns, first, 0, count);
+            multiply(data, columns(data.packed, c), columns(data.packed, c + kColumns), inputs, mine, c, first, 0,
+                     count);
         }
       });
       return;
@@ -164,9 +172,11 @@ class Winograd {
       parallel_for(panels * blocks, small ? panels * blocks : ceil_div(panels * blocks, 4 * kUnits),
                    [&](int64_t begin, int64_t end, int32_t worker) {
                      float* mine = products + worker * products_floats();
-                     for (int64_t i = begin; i < end; ++i)
-                       multiply(data, workspace, mine, i / blocks * kColumns, next_piece(i / blocks, worker) * kColumns, first,
+                     for (int64_t i = begin; i < end; ++i) {
+                       const int64_t c = i / blocks * kColumns, after = next_piece(i / blocks, worker) * kColumns;
+                       multiply(data, columns(data.packed, c), columns(data.packed, after), workspace, mine, c, first,
                                 count * (i % blocks) / blocks, count * (i % blocks + 1) / blocks);
+                     }
                    });
     }
   }
@@ -176,9 +186,34 @@ class Winograd {
   static constexpr int64_t kPlanes = A * A;
   static constexpr int64_t kOwnWeights = 192 * 1024;  // floats that the second-level cache holds, beside a set
   static constexpr int64_t kUnits = 8;
+  static constexpr int64_t kPanel = std::max<int64_t>(kColumns, kBlock);
 
+  int64_t panel_floats() const { return packing_ ? kPanel / kBlock * packing_->block_floats() : 0; }
   int64_t inputs_floats() const { return kPlanes * set_ * c_row_; }
   int64_t products_floats() const { return kPlanes * block_ * kColumns; }
+
+  void run_unpacked(const ConvData& data, float* workspace, float* products) const {
+    float* panels = products + mge_host->thread_count * products_floats();
+    parallel_for(tiles_, ceil_div(set_, kUnits),
+                 [&](int64_t begin, int64_t end) { transform(data.x, workspace, 0, begin, end); });
+    parallel_for(ceil_div(s_.outputs, kPanel), 1, [&](int64_t begin, int64_t end, int32_t worker) {
+      float *mine = products + worker * products_floats(), *panel = panels + worker * panel_floats();
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i * kPanel, last = std::min(s_.outputs, first + kPanel);
+        for (int64_t c = first; c < last; c += kBlock)
+          packing_->pack(data.packed, c / kBlock, panel + (c - first) / kBlock * packing_->block_floats());
+        for (int64_t t = 0; t < tiles_; t += block_)
+          for (int64_t c = first; c < last; c += kColumns)
+            multiply(data, columns(panel, c - first), nullptr, workspace, mine, c, 0, t, std::min(tiles_, t + block_));
+      }
+    });
+  }
+
+  // Where the packed weights of the outputs from `c` on begin; NULL where there are none.
+  const float* columns(const float* packed, int64_t c) const {
+    if (c < 0 || c >= s_.outputs) return nullptr;
+    return packed + c / kBlock * kPlanes * s_.channels * kBlock + c % kBlock;
+  }
 
   struct Place {
     int64_t image, y, x;  // of the first output pixel
@@ -240,10 +275,10 @@ class Winograd {
     }
   }
 
-  // The products and the outputs from `c` on, of tiles first + begin to first + end - 1. `after`: the outputs that this
-  // worker may take next.
-  void multiply(const ConvData& data, const float* inputs, float* products, int64_t c, int64_t after, int64_t first,
-                int64_t begin, int64_t end) const {
+  // The products and the outputs from `c` on, of tiles first + begin to first + end - 1, by the packed weights `b`.
+  // `after`: those that this worker may take next, or NULL.
+  void multiply(const ConvData& data, const float* b, const float* after, const float* inputs, float* products,
+                int64_t c, int64_t first, int64_t begin, int64_t end) const {
     const int64_t plane = set_ * c_row_, count = end - begin, products_plane = count * kColumns;
     Tile tile = plain_tile();
     tile.depth = s_.channels, tile.a_row = c_row_, tile.a_jump = kHalf * c_row_;
@@ -251,7 +286,6 @@ class Winograd {
     tile.columns = kColumns;
     const int64_t columns = std::min<int64_t>(kColumns, s_.outputs - c);
     if (columns <= kWidth) tile.columns = kWidth;
-    const float* b = data.packed + c / kBlock * tile.b_block + c % kBlock;
     const RowTiles tiles(count);
     for (int64_t p = 0; p < kPlanes; ++p) {
       tile.b = b + p * s_.channels * kBlock;
@@ -259,11 +293,7 @@ class Winograd {
       for (int64_t t = p; t < count; t += kPlanes) fetch_outputs(data, first + begin + t, c);
       for (int64_t i = 0; i < tiles.count(); ++i) {
         const RowRange rows = tiles[i];
-        const float* next = nullptr;
-        if (!last)
-          next = tile.b + s_.channels * kBlock;
-        else if (after >= 0 && after < s_.outputs)
-          next = data.packed + after / kBlock * tile.b_block;
+        const float* next = last ? after : tile.b + s_.channels * kBlock;
         tile.ahead_terms = 0;
         if (next) tile.fetch(next, s_.channels, i, tiles.count());
         tile.a = inputs + p * plane + (begin + rows.begin) * c_row_;
@@ -334,6 +364,7 @@ class Winograd {
   }
 
   ConvShape s_;
+  std::optional<WinogradPacking<M>> packing_;
   int64_t down_, across_, tiles_;  // tiles of an image, and all
   int64_t c_row_;                  // floats of a transformed input of a tile
   int64_t set_;                    // tiles that are transformed before the products

@@ -181,7 +181,9 @@ def _(inp, *, negative_slope):
 
 @leaky_relu.gradient
 def _(dy, y, inp, *, negative_slope):
-    return (where(less(0, inp), dy, mul(dy, negative_slope)),)
+    # The result tells the sign, too, and is more often kept for what reads it.
+    sign = y if negative_slope > 0 else inp
+    return (where(less(0, sign), dy, mul(dy, negative_slope)),)
 
 
 @leaky_relu.lowering

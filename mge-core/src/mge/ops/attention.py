@@ -316,6 +316,9 @@ def attention_backward(
     return tuple(abstract((*batch, *x.shape[-2:]), x.dtype) for x in (query, key, value))
 
 
+attention_backward.pairs = lambda sig: [(1, 0), (2, 1), (3, 2)]
+
+
 @attention_backward.reference
 def _(dy, query, key, value, mask=None, *, scale, is_causal):
     dtype = query.dtype

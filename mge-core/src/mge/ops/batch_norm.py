@@ -118,6 +118,9 @@ def batch_norm_train(
     return abstract(inp.shape, inp.dtype), statistics, statistics
 
 
+batch_norm_train.inplace = (0,)
+
+
 def check_eps(where: str, eps: float) -> None:
     """Check that ``eps`` keeps a square root real and finite."""
     if not isinstance(eps, float) or not 0 <= eps < float("inf"):
@@ -260,6 +263,9 @@ def batch_norm_backward(
     dx = abstract(inp.shape, inp.dtype)
     statistics = abstract((inp.shape[1],), wide_of(inp.dtype))
     return dx if weight is None else (dx, statistics, statistics)
+
+
+batch_norm_backward.inplace = (1, 0)
 
 
 @batch_norm_backward.reference

@@ -84,6 +84,9 @@ def batch_norm_infer(
     return abstract(inp.shape, inp.dtype)
 
 
+batch_norm_infer.inplace = (0,)
+
+
 @batch_norm_infer.reference
 def _(inp, mean, var, weight=None, bias=None, *, eps, out):
     x = wide_array(inp)

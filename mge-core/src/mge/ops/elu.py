@@ -15,7 +15,7 @@ from ..op import op
 from ..types import abstract
 from .broadcasting import singles, widened
 from .comparison import less
-from .elementwise import div, mul
+from .elementwise import add, div, mul
 from .exponential import expm1
 from .select import where
 
@@ -76,6 +76,13 @@ def _(inp, *, alpha):
     with np.errstate(all="ignore"):
         x = widened(inp)
         return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))).astype(inp.dtype)
+
+
+@elu.gradient
+def _(dy, y, inp, *, alpha):
+    # Below 0 it is alpha * exp(x) = y + alpha. The result is more often kept, for what reads it, than the input.
+    sign = y if alpha > 0 else inp
+    return (where(less(0, sign), dy, mul(dy, add(y, alpha))),)
 
 
 @elu.lowering

@@ -119,6 +119,9 @@ def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return abstract(c.shape, c.dtype), abstract(c.shape, c.dtype)
 
 
+lstm_gates.pairs = lambda sig: [(1, 1)]
+
+
 def _lstm_arrays(gates: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, ...]:
     size = c.shape[-1]
     i, f = _sigmoid(gates[..., :size]), _sigmoid(gates[..., size : 2 * size])
@@ -195,6 +198,9 @@ def lstm_gates_grad(dh: Tensor, dc: Tensor, gates: Tensor, c: Tensor) -> tuple[T
     """
     _check("lstm_gates_grad", {"gates": gates}, {"c": c, "dh": dh, "dc": dc}, 4)
     return abstract(gates.shape, c.dtype), abstract(c.shape, c.dtype)
+
+
+lstm_gates_grad.pairs = lambda sig: [(2, 0), (1, 1), (0, 1), (3, 1)]
 
 
 @lstm_gates_grad.reference
@@ -284,6 +290,9 @@ def gru_gates(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
     return abstract(h.shape, h.dtype)
 
 
+gru_gates.inplace = (2,)
+
+
 def _gru_arrays(x: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, ...]:
     r = _sigmoid(x[..., :size] + y[..., :size])
     z = _sigmoid(x[..., size : 2 * size] + y[..., size : 2 * size])
@@ -368,6 +377,9 @@ def gru_gates_grad(
     )
     wide = abstract(input_gates.shape, h.dtype)
     return wide, wide, abstract(h.shape, h.dtype)
+
+
+gru_gates_grad.pairs = lambda sig: [(1, 0), (2, 1), (0, 2), (3, 2)]
 
 
 @gru_gates_grad.reference

@@ -120,6 +120,9 @@ def layer_norm_(
     return abstract(inp.shape, inp.dtype), statistics, statistics
 
 
+layer_norm_.inplace = (0,)
+
+
 @layer_norm_.reference
 def _(inp, weight=None, bias=None, *, axis, eps):
     return standardized(inp, weight, bias, normal_axes(axis, inp.ndim, "layer_norm"), eps)
@@ -249,6 +252,9 @@ def layer_norm_backward(
     return dx, summed, summed
 
 
+layer_norm_backward.inplace = (1, 0)
+
+
 @layer_norm_backward.reference
 def _(inp, dy, mean, var, weight=None, *, axis, eps):
     axes = normal_axes(axis, inp.ndim, "layer_norm")
@@ -342,6 +348,9 @@ def rms_norm(inp: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) ->
             f"rms_norm: weight has shape {weight.shape}; inp of shape {inp.shape} needs {inp.shape[-1:]}"
         )
     return abstract(inp.shape, inp.dtype)
+
+
+rms_norm.inplace = (0,)
 
 
 @rms_norm.reference

@@ -47,13 +47,13 @@ def standardized(
 
 
 def summed_to(x: np.ndarray, shape: Sizes) -> np.ndarray:
-    """Return ``x`` summed over the axes along which ``shape`` broadcasts to it."""
+    """Return ``x`` summed over the axes along which ``shape`` broadcasts to it, in memory of its own."""
     extra = x.ndim - len(shape)
     axes = (
         *range(extra),
         *(extra + i for i, n in enumerate(shape) if n == 1 != x.shape[extra + i]),
     )
-    return (add_along(x, axes) if axes else x).reshape(shape)
+    return (add_along(x, axes) if axes else x.copy()).reshape(shape)
 
 
 def standardized_backward(

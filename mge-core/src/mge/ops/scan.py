@@ -55,6 +55,9 @@ def cumsum(inp: Tensor, *, axis: int, reverse: bool = False) -> Tensor:
     return abstract(inp.shape, sum_of(inp.dtype))
 
 
+cumsum.inplace = (0,)
+
+
 @cumsum.reference
 def _(inp, *, axis, reverse, out):
     _scan(np.add, inp, axis, reverse, out)
@@ -120,6 +123,9 @@ def cumprod(inp: Tensor, *, axis: int) -> Tensor:
     """
     normal_axis(axis, inp.ndim, "cumprod")
     return abstract(inp.shape, sum_of(inp.dtype))
+
+
+cumprod.inplace = (0,)
 
 
 @cumprod.reference

@@ -21,6 +21,7 @@ from .create import zeros, zeros_like
 from .shape import permute, reshape
 
 if TYPE_CHECKING:
+    from ..graph import Node
     from ..tensor import Tensor
 
 FUNCTIONS = ("split", "flip", "diag", "swapaxes")
@@ -193,6 +194,37 @@ def _(inp, value, *, starts, stops, steps, out):
     np.copyto(out, inp)
     out[_cuts(starts, stops, steps)] = value
     return out
+
+
+def add_part(x: Tensor, part: Tensor) -> Tensor:
+    """Return ``x + part``; where ``part`` is zeros around what goes where ``x`` is zeros, put it there instead.
+
+    So the gradients by many slices of a tensor are made in one array, not as one of its size each.
+    """
+    node = part._node
+    if node.sig.op.name == "slice_set" and _is_zeros(node.inputs[0]):
+        cut, below = dict(node.sig.attrs), x._node
+        while below.sig.op.name == "slice_set" and _lie_apart(cut, dict(below.sig.attrs)):
+            below = below.inputs[0]
+        if _is_zeros(below):
+            return slice_set(x, type(x).from_node(node.inputs[1]), **cut)
+    return x + part
+
+
+def _is_zeros(node: Node) -> bool:
+    while node.sig.op.name == "broadcast_to":
+        node = node.inputs[0]
+    return node.sig.op.name == "constant" and not any(dict(node.sig.attrs)["data"])
+
+
+def _lie_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two parts of a tensor have no element in common, as their first and last ones tell."""
+    taken = (map(range, cut["starts"], cut["stops"], cut["steps"]) for cut in (one, other))
+    return any(
+        not a or not b or max(a[0], a[-1]) < min(b[0], b[-1])
+        or max(b[0], b[-1]) < min(a[0], a[-1])
+        for a, b in zip(*taken)
+    )  # fmt: skip
 
 
 @slice_set.gradient

@@ -73,6 +73,9 @@ def softmax(inp: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor
     return abstract(inp.shape, inp.dtype)
 
 
+softmax.inplace = (0,)
+
+
 @softmax.reference
 def _(inp, *, axis, out):
     if not inp.size:
@@ -149,6 +152,9 @@ def logsoftmax(inp: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Ten
     """
     _axes(axis, inp.ndim, "logsoftmax")
     return abstract(inp.shape, inp.dtype)
+
+
+logsoftmax.inplace = (0,)
 
 
 @logsoftmax.reference

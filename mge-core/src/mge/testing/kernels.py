@@ -162,7 +162,7 @@ def run_guarded(
     types: Sequence[Type],
     fill: int = FILLS[0],
     shifted: bool = False,
-    over: tuple[int, int] | None = None,
+    over: Sequence[tuple[int, int]] = (),
 ) -> list[np.ndarray]:
     """Run a kernel between guard bytes; return its outputs.
 
@@ -177,8 +177,8 @@ def run_guarded(
         What the bytes of the outputs are before.
     shifted : bool
         Align the inputs to their elements only.
-    over : (input, output), optional
-        Let an output lie over an input.
+    over : sequence of (input, output)
+        Let outputs lie over inputs.
 
     Raises
     ------
@@ -187,8 +187,8 @@ def run_guarded(
     """
     rooms = input_rooms(arrays, shifted)
     results = [Room(t.shape, t.dtype.dtype, fill) for t in types]
-    if over is not None:
-        results[over[1]] = rooms[over[0]]
+    for i, k in over:
+        results[k] = rooms[i]
     device = getattr(kernel, "device", None)
     run_kernel(kernel, [r.put(device) for r in rooms], [r.put(device) for r in results])
     for room in (*rooms, *results):
@@ -198,7 +198,7 @@ def run_guarded(
         if trespass:
             raise Fault(f"output {i} ({type_}): the kernel {trespass}")
     for i, (room, array) in enumerate(zip(rooms, arrays)):
-        if over is not None and i == over[0]:
+        if any(i == source for source, _ in over):
             continue
         trespass = room.trespass()
         if trespass:

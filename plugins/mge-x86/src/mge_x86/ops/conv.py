@@ -2,7 +2,7 @@
 
 In: tensors (n, h, w, c). Out: ``x86::pack_weight``, ``x86::conv``, ``x86::conv_backward_data``,
 ``x86::conv_backward_weight``.
-After ``activation``, ``packing``.
+After ``activation``, ``packing``, ``linear``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mge.ops.windows import check_at_least, window_counts
 from mge.plugin import Signature, abstract, op
 
 from .activation import activate, check_activation
-from .packing import ALGORITHMS, pack, packed_size, rotate, rotated_shape, unpack
+from .linear import over_residual
+from .packing import ALGORITHMS, TRANSFORMS, pack, packed_size, rotate, rotated_shape, unpack
 
 Shape = tuple[int, ...]
 
@@ -175,7 +176,8 @@ def conv(
     ----------
     x : (n, h, w, c) float32
     packed : (size,) float32
-        ``pack_weight(weight, algorithm=algorithm, groups=groups)``
+        ``pack_weight(weight, algorithm=algorithm, groups=groups)``. Winograd also takes the weight itself,
+        ``weight_shape``, and packs it on the way, a few outputs at a time.
     extras : tensors
         ``bias`` (o,) where ``bias`` is set, then ``residual`` (n, oh, ow, o) where that is set.
     weight_shape : tuple of int
@@ -190,6 +192,7 @@ def conv(
     Returns
     -------
     (n, oh, ow, o) float32
+        May be written over ``residual``.
 
     Raises
     ------
@@ -220,15 +223,24 @@ def conv(
     _check_algorithm(where, algorithm, weight_shape, groups)
     shape = _result_shape(where, x.shape, weight_shape, stride, padding, dilation, groups)
     _check_winograd(where, algorithm, stride, dilation)
-    _check_packed(where, packed, packed_size(weight_shape, groups, algorithm), algorithm)
+    _check_packed(where, packed, weight_shape, weight_shape, groups, algorithm)
     _check_extras(where, extras, shape, bias, residual)
     return abstract(shape, x.dtype)
 
 
-def _check_packed(where: str, packed: Any, size: int, algorithm: str) -> None:
-    if packed.shape != (size,):
+conv.pairs = over_residual
+
+
+def _check_packed(
+    where: str, packed: Any, weight: Shape, layout: Shape, groups: int, algorithm: str
+) -> None:
+    """Check a weight that was packed as one of shape ``layout``, or that comes as it is."""
+    size = packed_size(layout, groups, algorithm)
+    takes_plain = algorithm in TRANSFORMS
+    if packed.shape != (size,) and not (takes_plain and packed.shape == weight):
+        also = f", or as they are {weight}" * takes_plain
         raise ShapeError(
-            f"{where}: packed has shape {packed.shape}; {algorithm} weights of this shape have ({size},)"
+            f"{where}: packed has shape {packed.shape}; {algorithm} weights of this shape have ({size},){also}"
         )
 
 
@@ -241,7 +253,7 @@ def _check_winograd(where: str, algorithm: str, stride: Shape, dilation: Shape) 
 
 @conv.reference
 def _(x, packed, *extras, weight_shape, algorithm, bias, residual, activation, groups, **window):
-    weight = unpack(packed, weight_shape, groups, algorithm)
+    weight = packed if packed.ndim == 4 else unpack(packed, weight_shape, groups, algorithm)
     shape = _result_shape("x86::conv", x.shape, weight_shape, groups=groups, **window)
     y = np.empty((shape[0], shape[3], *shape[1:3]), np.float32)
     convolve(_nchw(x), weight, groups=groups, out=y, **window)
@@ -337,7 +349,8 @@ def conv_backward_data(
     Parameters
     ----------
     packed : (size,) float32
-        ``pack_weight(weight, algorithm=algorithm, groups=groups, rotate=True)``
+        ``pack_weight(weight, algorithm=algorithm, groups=groups, rotate=True)``. Winograd also takes the weight
+        itself, not rotated.
     dy : (n, oh, ow, o) float32
     input_shape : tuple of int
         ``(n, h, w, c)``, the shape of the result.
@@ -373,8 +386,8 @@ def conv_backward_data(
     _check_winograd(where, algorithm, stride, dilation)
     shape = _result_shape(where, input_shape, weight_shape, stride, padding, dilation, groups)
     _check_dy(where, dy, shape)
-    size = packed_size(rotated_shape(weight_shape, groups), groups, algorithm)
-    _check_packed(where, packed, size, algorithm)
+    turned = rotated_shape(weight_shape, groups)
+    _check_packed(where, packed, weight_shape, turned, groups, algorithm)
     return abstract(input_shape, dy.dtype)
 
 
@@ -385,9 +398,11 @@ def _check_dy(where: str, dy: Any, shape: Shape) -> None:
 
 @conv_backward_data.reference
 def _(packed, dy, *, input_shape, weight_shape, groups, algorithm, **window):
-    turned = unpack(packed, rotated_shape(weight_shape, groups), groups, algorithm)
+    weight = packed
+    if packed.ndim == 1:
+        turned = unpack(packed, rotated_shape(weight_shape, groups), groups, algorithm)
+        weight = np.ascontiguousarray(rotate(turned, groups))  # twice is the weight again
     dx = np.empty((input_shape[0], input_shape[3], *input_shape[1:3]), np.float32)
-    weight = np.ascontiguousarray(rotate(turned, groups))  # twice is the weight again
     convolve_backward_data(weight, _nchw(dy), input_shape=dx.shape, groups=groups, out=dx, **window)
     return _nhwc(dx)
 

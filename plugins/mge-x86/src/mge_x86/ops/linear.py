@@ -12,7 +12,7 @@ import numpy as np
 
 from mge import Tensor
 from mge.errors import DTypeError, ShapeError
-from mge.plugin import abstract, op
+from mge.plugin import Signature, abstract, op
 
 from .activation import activate, check_activation
 
@@ -112,6 +112,7 @@ def linear(
     Returns
     -------
     (..., n) float32
+        May be written over ``residual``.
 
     Raises
     ------
@@ -148,6 +149,14 @@ def linear(
             f"bias={bias} and residual={residual} need {wanted}"
         )
     return abstract(shape, x.dtype)
+
+
+def over_residual(sig: Signature) -> list[tuple[int, int]]:
+    """Let the result of a product or convolution lie over its residual, which is the last input."""
+    return [(len(sig.input_types) - 1, 0)] if dict(sig.attrs)["residual"] else []
+
+
+linear.pairs = over_residual
 
 
 @linear.reference

@@ -1,7 +1,8 @@
 """Batch normalisation in training with the channels last, and what follows it: a residual and an activation.
 
-In: tensors (..., c). Out: ``x86::batch_norm_train`` and ``x86::batch_norm_backward``.
-Before the pass that makes them of ``batch_norm_train`` and its surroundings.
+In: tensors (..., c). Out: ``x86::batch_norm_moments``, ``x86::batch_norm_apply`` and ``x86::batch_norm_backward``.
+Before the pass that makes them of ``batch_norm_train`` and its surroundings. The statistics are an op of their own, so
+that a plan which computes the result again reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mge.plugin import abstract, op
 LIMITS = {"": None, "relu": np.inf, "relu6": 6.0}
 
 
-def _check(where: str, inp: Any, eps: float, activation: str, *numbers: Any) -> None:
+def _check(where: str, inp: Any, *numbers: Any) -> None:
     """Check the image, and that each of the others holds one number for each channel."""
     if any(t.dtype.name != "float32" for t in (inp, *numbers)):
         raise DTypeError(
@@ -34,6 +35,9 @@ def _check(where: str, inp: Any, eps: float, activation: str, *numbers: Any) -> 
             f"{where}: the channels' numbers have shapes {[t.shape for t in numbers]}; "
             f"inp of shape {inp.shape} needs {inp.shape[-1:]}"
         )
+
+
+def _check_attrs(where: str, eps: float, activation: str) -> None:
     if activation not in LIMITS:
         raise ArgumentError(
             f"{where}: activation is {activation!r}; it must be one of {', '.join(map(repr, LIMITS))}"
@@ -46,34 +50,87 @@ def _check_like(where: str, inp: Any, name: str, other: Any) -> None:
         raise ShapeError(f"{where}: inp is {inp} and {name} is {other}; both must be the same")
 
 
-@op(name="x86::batch_norm_train")
-def batch_norm_train(
+@op(name="x86::batch_norm_moments")
+def batch_norm_moments(inp: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the variance of each channel.
+
+    Parameters
+    ----------
+    inp : (..., c) float32
+
+    Returns
+    -------
+    mean, var : (c,) float32
+        The variance is biased.
+
+    Raises
+    ------
+    ShapeError
+        ``inp`` has no element.
+    DTypeError
+        ``inp`` is not float32.
+
+    Notes
+    -----
+    As exact as two passes over the memory; pieces of it take two passes each in the cache.
+
+    Examples
+    --------
+    >>> mean, var = batch_norm_moments(tensor([[1.0], [3.0]]))
+    >>> mean.item(), var.item()
+    (2.0, 1.0)
+    """
+    _check("x86::batch_norm_moments", inp)
+    one = abstract(inp.shape[-1:], inp.dtype)
+    return one, one
+
+
+def _rows(inp: np.ndarray) -> tuple[int, ...]:
+    return tuple(range(inp.ndim - 1))
+
+
+@batch_norm_moments.reference
+def _(inp):
+    _, mean, var = standardized(inp, None, None, _rows(inp), 1.0)
+    return mean.reshape(-1), var.reshape(-1)
+
+
+@batch_norm_moments.samples
+def _(rng):
+    for shape in [(6, 5), (2, 3, 3, 17), (1, 2, 4, 16)]:
+        yield (rng.normal(size=shape).astype(np.float32),), {}
+
+
+@op(name="x86::batch_norm_apply")
+def batch_norm_apply(
     inp: Tensor,
+    mean: Tensor,
+    var: Tensor,
     weight: Tensor,
     bias: Tensor,
     residual: Tensor | None = None,
     *,
     eps: float = 1e-5,
     activation: str = "",
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise each channel by its mean and variance in this batch; add, and clamp.
+) -> Tensor:
+    """Normalise each channel by given statistics; add, and clamp.
 
     ``y = activation(weight * (inp - mean) / sqrt(var + eps) + bias + residual)``
 
     Parameters
     ----------
     inp : (..., c) float32
+    mean, var : (c,) float32
+        Of ``x86::batch_norm_moments``.
     weight, bias : (c,) float32
     residual : shape of ``inp``, float32, optional
-        ``y`` may be written over it.
     eps : float, default 1e-5
     activation : {"", "relu", "relu6"}
 
     Returns
     -------
-    y : shape of ``inp``, float32
-    mean, var : (c,) float32
-        The variance is biased.
+    shape of ``inp``, float32
+        May be written over ``residual``, or over ``inp``.
 
     Raises
     ------
@@ -84,46 +141,38 @@ def batch_norm_train(
     DTypeError
         An input is not float32.
 
-    Notes
-    -----
-    The statistics are as exact as two passes over the memory; pieces of it take two passes each in the cache.
-
     Examples
     --------
-    >>> y, mean, var = batch_norm_train(tensor([[1.0], [3.0]]), tensor([1.0]), tensor([0.0]), eps=0.0)
-    >>> y.tolist()
+    >>> one = tensor([1.0])
+    >>> batch_norm_apply(tensor([[1.0], [3.0]]), tensor([2.0]), one, one, tensor([0.0]), eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
-    where = "x86::batch_norm_train"
-    _check(where, inp, eps, activation, weight, bias)
+    where = "x86::batch_norm_apply"
+    _check(where, inp, mean, var, weight, bias)
+    _check_attrs(where, eps, activation)
     _check_like(where, inp, "residual", residual)
-    one = abstract(inp.shape[-1:], inp.dtype)
-    return abstract(inp.shape, inp.dtype), one, one
+    return abstract(inp.shape, inp.dtype)
 
 
-batch_norm_train.pairs = lambda sig: [(3, 0)] if len(sig.input_types) > 3 else []
+batch_norm_apply.pairs = lambda sig: [(5, 0), (0, 0)] if len(sig.input_types) > 5 else [(0, 0)]
 
 
-def _rows(inp: np.ndarray) -> tuple[int, ...]:
-    return tuple(range(inp.ndim - 1))
-
-
-@batch_norm_train.reference
-def _(inp, weight, bias, residual=None, *, eps, activation):
-    y, mean, var = standardized(inp, weight, bias, _rows(inp), eps)
+@batch_norm_apply.reference
+def _(inp, mean, var, weight, bias, residual=None, *, eps, activation):
+    y = (inp - mean) * (weight / np.sqrt(var + np.float32(eps))) + bias
     if residual is not None:
         y = y + residual
-    if activation:
-        y = np.clip(y, 0, LIMITS[activation])
-    return y, mean.reshape(-1), var.reshape(-1)
+    return np.clip(y, 0, LIMITS[activation]) if activation else y
 
 
-@batch_norm_train.samples
+@batch_norm_apply.samples
 def _(rng):
     for shape, activation in [((6, 5), ""), ((2, 3, 3, 17), "relu"), ((1, 2, 4, 16), "relu6")]:
-        made = [rng.normal(size=n).astype(np.float32) for n in (shape, shape[-1], shape[-1], shape)]
-        yield tuple(made[:3]), {"activation": activation}
-        yield tuple(made), {"activation": activation, "eps": 0.1}
+        x, residual = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+        mean, weight, bias = (rng.normal(size=shape[-1]).astype(np.float32) for _ in range(3))
+        var = rng.uniform(0.5, 2.0, size=shape[-1]).astype(np.float32)
+        yield (x, mean, var, weight, bias), {"activation": activation}
+        yield (x, mean, var, weight, bias, residual), {"activation": activation, "eps": 0.1}
 
 
 @op(name="x86::batch_norm_backward")
@@ -140,7 +189,7 @@ def batch_norm_backward(
     activation: str = "",
     residual: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Differentiate ``x86::batch_norm_train``.
+    """Differentiate ``x86::batch_norm_apply`` of the statistics of its own input.
 
     With ``g = dy`` where the activation passed its input on, else 0, ``r = 1 / sqrt(var + eps)`` and
     ``z = (inp - mean) * r``: ``dx = weight * r * (g - mean(g) - z * mean(g * z))``
@@ -149,10 +198,10 @@ def batch_norm_backward(
     ----------
     inp, dy : (..., c) float32
     mean, var : (c,) float32
-        What ``x86::batch_norm_train`` gave for ``inp``.
+        What ``x86::batch_norm_moments`` gave for ``inp``.
     weight, bias : (c,) float32
     y : shape of ``inp``, float32, optional
-        The result of ``x86::batch_norm_train``. With a residual and an activation it is needed; without a residual
+        The result of ``x86::batch_norm_apply``. With a residual and an activation it is needed; without a residual
         the kernel computes again what it needs of it.
     eps : float, default 1e-5
     activation : {"", "relu", "relu6"}
@@ -183,7 +232,8 @@ def batch_norm_backward(
     Tensor([1.], ...)
     """
     where = "x86::batch_norm_backward"
-    _check(where, inp, eps, activation, mean, var, weight, bias)
+    _check(where, inp, mean, var, weight, bias)
+    _check_attrs(where, eps, activation)
     _check_like(where, inp, "dy", dy)
     _check_like(where, inp, "y", y)
     if residual and activation and y is None:

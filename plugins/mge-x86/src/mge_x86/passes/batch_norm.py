@@ -1,11 +1,12 @@
 """Pass ``batch_norm``: in training, a batch norm adds a residual and clamps in the pass over memory that applies it.
 
-In: ``batch_norm_train`` and ``batch_norm_backward`` over rows (n * h * w, c). Out: the ``x86::`` ops of these names.
+In: ``batch_norm_train`` and ``batch_norm_backward`` over rows (n * h * w, c). Out: ``x86::batch_norm_moments``,
+``x86::batch_norm_apply`` and ``x86::batch_norm_backward``.
 After ``layout``; before ``epilogue``.
 
-Forward: norm, ``+ residual``, ReLU become one op where nothing else reads what lies between. Backward: the gradient of
-the ReLU, ``where(0 < y, dy, 0)``, is taken inside the gradient of the norm, which returns it as the gradient of the
-residual, too.
+Forward: the statistics, then norm, ``+ residual``, ReLU in one op where nothing else reads what lies between. A plan
+that computes the result again reads the same statistics. Backward: the gradient of the ReLU, ``where(0 < y, dy, 0)``,
+is taken inside the gradient of the norm, which returns it as the gradient of the residual, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from mge.passes.simplify import constant_value
 
 from .build import RESHAPES, Builder, is_mine, uses
 
-TRAIN, BACKWARD = "x86::batch_norm_train", "x86::batch_norm_backward"
+MOMENTS, APPLY = "x86::batch_norm_moments", "x86::batch_norm_apply"
+BACKWARD = "x86::batch_norm_backward"
 LIMITS = {"relu": None, "relu6": 6.0}
 
 
@@ -64,13 +66,19 @@ def fuse_batch_norm(graph: Graph) -> Graph:
             gradient = build.get(differentiated(shared[node]), 3)
             made[node] = build.reshape(gradient, node.type.shape, node)
         elif node in tops:
-            y = build.get(made[tops[node]], 0)
-            made[node] = build.reshape(y, node.type.shape, node)
-        elif node.sig.op is GET and inputs[0].sig.op.name in (TRAIN, BACKWARD):
-            made[node] = build.get(inputs[0], node.sig.attrs[0][1])
+            made[node] = build.reshape(made[tops[node]], node.type.shape, node)
+        elif node.sig.op is GET and inputs[0].sig.op.name in (APPLY, BACKWARD):
+            made[node] = _output(build, inputs[0], node.sig.attrs[0][1])
         return made[node]
 
     return rebuild(graph, visit)
+
+
+def _output(build: Builder, made: Node, index: int) -> Node:
+    """Return an output of a node; of what became of a norm, its result or a statistic that it reads."""
+    if made.sig.op.name == APPLY:
+        return made.inputs[index] if index else made
+    return build.get(made, index)
 
 
 def _is_fit(norm: Node) -> bool:
@@ -203,12 +211,16 @@ def _can_apply(build: Builder, norm: Node, forward: _Forward) -> bool:
 
 def _normalised(build: Builder, norm: Node, forward: _Forward, made: dict[Node, Node]) -> Node:
     """Return the fused norm; the norm itself where the device refuses it."""
-    inputs = [made[i] for i in norm.inputs]
+    x, *affine = (made[i] for i in norm.inputs)
+    moments = build.try_make(MOMENTS, [x], norm)
+    if moments is None:
+        return norm
+    inputs = [x, build.get(moments, 0), build.get(moments, 1), *affine]
     if forward.residual is not None:
         residual = _made(build, forward.residual, made)
-        inputs.append(build.reshape(residual, norm.inputs[0].type.shape, norm))
+        inputs.append(build.reshape(residual, x.type.shape, norm))
     attrs: dict[str, Any] = {**dict(norm.sig.attrs), "activation": forward.activation}
-    return build.try_make(TRAIN, inputs, norm, **attrs) or norm
+    return build.try_make(APPLY, inputs, norm, **attrs) or norm
 
 
 def _made(build: Builder, node: Node, made: dict[Node, Node]) -> Node:
@@ -217,7 +229,7 @@ def _made(build: Builder, node: Node, made: dict[Node, Node]) -> Node:
         return made[node]
     source = _made(build, node.inputs[0], made)
     if node.sig.op is GET:
-        return build.get(source, node.sig.attrs[0][1])
+        return _output(build, source, node.sig.attrs[0][1])
     return build.reshape(source, node.type.shape, node)
 
 
@@ -232,7 +244,7 @@ def _differentiated(
     """Return the fused gradient; the node itself where the device refuses it."""
     x, weight, bias = (made[i] for i in back.norm.inputs)
     dy = build.reshape(made[back.gradient], x.type.shape, node)
-    statistics = [build.get(made[back.norm], i) for i in (1, 2)]
+    statistics = [_output(build, made[back.norm], i) for i in (1, 2)]
     inputs = [x, dy, *statistics, weight, bias]
     if back.activation and forward.residual is not None:
         inputs.append(build.reshape(made[forward.top], x.type.shape, node))

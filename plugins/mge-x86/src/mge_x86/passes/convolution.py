@@ -12,7 +12,7 @@ from typing import Any
 from mge.debug import debug
 from mge.graph import Node
 
-from .algorithm import choose_algorithm
+from .algorithm import choose_algorithm, packs_on_the_way
 from .forms import channels_last, plain
 from .layout import Layout, Rule
 
@@ -56,22 +56,22 @@ def _is_fit(node: Node) -> bool:
 def _packed(
     lay: Layout, node: Node, images: Shape, source: Node, is_backward: bool
 ) -> list[tuple[Node, dict[str, Any]]]:
-    """Return the packed weight and the attributes for each algorithm that may be taken, the best first."""
+    """Return the weight and the attributes for each algorithm that may be taken, the best first."""
     window, weight = _window(node), _weight(lay, node, source)
-    shape = weight.type.shape
-    best = choose_algorithm(
-        node.sig.device, images, shape, window, source not in lay.fixed, is_backward
-    )
+    shape, is_trained = weight.type.shape, source not in lay.fixed
+    best = choose_algorithm(node.sig.device, images, shape, window, is_trained, is_backward)
     found = []
     for algorithm in dict.fromkeys((best, "direct")):
-        packed = lay.build.try_make(
-            "x86::pack_weight",
-            [weight],
-            node,
-            algorithm=algorithm,
-            groups=window["groups"],
-            rotate=is_backward,
-        )
+        packed: Node | None = weight
+        if not (is_trained and packs_on_the_way(algorithm, images)):
+            packed = lay.build.try_make(
+                "x86::pack_weight",
+                [weight],
+                node,
+                algorithm=algorithm,
+                groups=window["groups"],
+                rotate=is_backward,
+            )
         if packed is not None:
             found.append((packed, {"weight_shape": shape, "algorithm": algorithm, **window}))
     return found

@@ -21,6 +21,7 @@ from .build import RESHAPES, Builder, is_mine
 from .loop_rules import RULES
 
 SMALLEST = 2  # ops that are worth a loop
+MOST_READ = 8  # full values that a loop reads: they are all in memory at once, as the terms of a long sum need not be
 
 
 class Unit:
@@ -122,7 +123,12 @@ class _Units:
         if one.shape != other.shape:
             cuts = one.cuts if self._is_of_rows(other, one) else set()
         cuts = self._fitting([one, other], one.shape, cuts)
-        if not cuts or self._is_between(one, other) or self._is_between(other, one):
+        if (
+            not cuts
+            or self._reads(one, other) > MOST_READ
+            or self._is_between(one, other)
+            or self._is_between(other, one)
+        ):
             return
         one.nodes += other.nodes
         one.values += other.values
@@ -134,6 +140,11 @@ class _Units:
         for unit in self.all:
             if unit.before & one.bits:
                 unit.before |= one.before | one.bits
+
+    def _reads(self, *units: Unit) -> int:
+        """Return how many values of the shape of the first unit all of them read from others."""
+        found = {s for u in units for n in u.nodes for s, _ in map(seen_through, n.inputs)}
+        return sum(self.of.get(s) not in units and s.type.shape == units[0].shape for s in found)
 
     def _fitting(self, units: list[Unit], shape: tuple[int, ...], cuts: set[int]) -> set[int]:
         """Return those cuts at which all that the nodes of units read is of a kind that a loop knows."""
