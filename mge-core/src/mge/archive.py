@@ -6,6 +6,7 @@ After ``types``; before ``graph``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -165,6 +166,8 @@ def read_archive(source: Any) -> Archive:
 
 
 def _read_path(path: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    if os.path.isdir(path):  # the library would say "No such device", and not where
+        raise IsADirectoryError(errno.EISDIR, "Is a directory, and no file", os.fspath(path))
     with safetensors.safe_open(os.fspath(path), "np") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 

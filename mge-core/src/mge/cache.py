@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import graph as graph_module
@@ -24,6 +25,7 @@ from .passes.placement import report
 from .passes.prologue import split_prologue
 from .plan import Plan
 from .registry import BUILT_IN
+from .replan import Trial, trial_of
 
 LIMIT_PLANS = 256
 LIMIT_BYTES = 1 << 30
@@ -105,12 +107,14 @@ class Prologue:
 _PROLOGUES: weakref.WeakValueDictionary[tuple, Prologue] = weakref.WeakValueDictionary()
 
 
-class CompiledPlan(NamedTuple):
+@dataclass(eq=False)
+class CompiledPlan:
     """A plan for a recording.
 
     Attributes
     ----------
     plan : Plan
+        May be replaced by another of the same inputs, results and overwrites, when its ``trial`` is over.
     leaves : list of int
         Positions in the recording of the plan's inputs.
     wanted, donated : tuple of int
@@ -119,6 +123,8 @@ class CompiledPlan(NamedTuple):
         Its results are further inputs of the plan.
     sources : list of int
         Which of ``leaves`` the prologue takes.
+    trial : Trial or None
+        The first runs of the plan, which take times.
     """
 
     plan: Plan
@@ -127,6 +133,7 @@ class CompiledPlan(NamedTuple):
     donated: tuple[int, ...]
     prologue: Prologue | None
     sources: list[int]
+    trial: Trial | None = None
 
     def placement(self) -> dict[str, Any]:
         """Return ``Graph.placement`` of the plan, and under ``"prologue"`` that of the prologue, or None."""
@@ -145,7 +152,8 @@ class CompiledPlan(NamedTuple):
         buffers = [leaf.buffer for leaf in leaves]
         if self.prologue is not None:
             buffers += self.prologue.values([leaves[i] for i in self.sources])
-        return execute(self.plan, buffers)
+        trial = self.trial  # another thread may end it
+        return trial.run(self, buffers) if trial is not None else execute(self.plan, buffers)
 
 
 class _Structure:
@@ -289,7 +297,7 @@ def compile_graph(
     if debug.view:
         show(stages, plan, prologue.plan if prologue is not None else None)
     donated = tuple(leaves[i] for i in plan.overwrites)
-    return CompiledPlan(plan, leaves, wanted, donated, prologue, sources)
+    return CompiledPlan(plan, leaves, wanted, donated, prologue, sources, trial_of(plan, rest))
 
 
 def _memory_of(graph: Graph, strategy: str) -> dict[str, Any]:

@@ -175,7 +175,9 @@ def _arenas(plan: Plan) -> dict[Device, Any]:
     return {device: device.arena for device in plan.arenas}
 
 
-def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
+def execute(
+    plan: Plan, buffers: Sequence[Any], see: Callable[[Plan, int, int, int], None] | None = None
+) -> list[Any]:
     """Run a plan.
 
     Parameters
@@ -183,6 +185,8 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
     plan : Plan
     buffers : sequence of Buffer
         One for each input of its graph. Those in ``plan.donated`` may be overwritten.
+    see : callable, optional
+        Told about the steps of this run, beside ``WATCHERS``.
 
     Returns
     -------
@@ -194,23 +198,24 @@ def execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
     StepError
         A step failed, or the run was interrupted.
     """
+    watchers = WATCHERS if see is None else [*WATCHERS, see]
     if len(plan.devices) == 1:
         with plan.devices[0].lock:
-            return _execute(plan, buffers)
+            return _execute(plan, buffers, watchers)
     with ExitStack() as stack:
         for device in plan.devices:
             stack.enter_context(device.lock)
-        return _execute(plan, buffers)
+        return _execute(plan, buffers, watchers)
 
 
-def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
+def _execute(plan: Plan, buffers: Sequence[Any], watchers: Sequence[Any]) -> list[Any]:
     bound = plan.bound
     arenas = _arenas(plan)
     if bound is None or any(bound.arenas[d] is not arena for d, arena in arenas.items()):
         bound = plan.bound = _Bound(plan, arenas)
     if plan.has_own_memory:
         buffers = bound.local(plan, buffers)
-    watched = debug.check >= 2 or (bool(WATCHERS) and bound.native is None)
+    watched = debug.check >= 2 or (bool(watchers) and bound.native is None)
     native = None if watched else bound.native
     fills = native is None or native.has_calls  # some step takes its arrays from the lists
     for source, places in bound.inputs if fills else ():
@@ -234,9 +239,9 @@ def _execute(plan: Plan, buffers: Sequence[Any]) -> list[Any]:
     try:
         with np.errstate(all="ignore") if fills else nullcontext():
             if native is not None:
-                _run_native(plan, native, buffers, results)
+                _run_native(plan, native, buffers, results, watchers)
             elif watched:
-                _run_watched(plan, bound)
+                _run_watched(plan, bound, watchers)
             else:
                 for kernel, inputs, outputs, stream in bound.calls:
                     kernel(inputs, outputs, stream)
@@ -272,15 +277,19 @@ def _settle(bound: _Bound) -> None:
 
 
 def _run_native(
-    plan: Plan, native: NativePlan, buffers: Sequence[Any], results: dict[int, Buffer]
+    plan: Plan,
+    native: NativePlan,
+    buffers: Sequence[Any],
+    results: dict[int, Buffer],
+    watchers: Sequence[Any],
 ) -> None:
     """Run the steps outside the interpreter; tell the watchers afterwards."""
-    times = np.zeros((len(plan.steps), 2), np.int64) if WATCHERS else None
+    times = np.zeros((len(plan.steps), 2), np.int64) if watchers else None
     blocks = [results[i].block for i in native.results]
     native.run([buffers[i].array for i in native.inputs], blocks, times)
     if times is not None:
         for number, (start, end) in enumerate(times.tolist()):
-            for watcher in WATCHERS:
+            for watcher in watchers:
                 watcher(plan, number, start, end)
 
 
@@ -337,7 +346,7 @@ def _output(
     return Buffer(bound.constant(plan, v), bound.constants.get(index, storage.source))
 
 
-def _run_watched(plan: Plan, bound: _Bound) -> None:
+def _run_watched(plan: Plan, bound: _Bound, watchers: Sequence[Any]) -> None:
     """Run the steps one by one, with times, checks and messages."""
     inputs: Any = None
     for number, (kernel, inputs, outputs, stream) in enumerate(bound.calls):
@@ -352,7 +361,7 @@ def _run_watched(plan: Plan, bound: _Bound) -> None:
         if stream is not None:
             stream.sync()
         end = time.perf_counter_ns()
-        for watcher in WATCHERS:
+        for watcher in watchers:
             watcher(plan, number, start, end)
         for label, guard in guards:
             if (in_host(guard) != GUARD).any():

@@ -350,6 +350,8 @@ class Graph:
             ``live_bytes``: by step, arena and results; ``peak_step``: where they are most.
             ``live_at_peak``: what is live there, largest first, a list of dicts: ``bytes``, ``value`` (type, op and
             the user's line), ``from`` and ``to`` (its first and last step).
+            ``predicted_ns``: the time of all steps; ``slowdown``: the share that values cost which are computed again;
+            ``is_measured``: whether both are of times in the first runs of the plan, or modelled.
 
         Raises
         ------

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .errors import TraceError
+from .errors import ArgumentError, TraceError
 from .mode import MODE, changed
 from .trace import trace
 
@@ -27,16 +27,16 @@ __all__ = [
 class SublinearMemoryConfig(NamedTuple):
     """Asks for the memory strategy ``"sublinear"``.
 
-    The fields are MegEngine's, and kept for the plugin.
+    The fields are MegEngine's. None may be below 0; ``trace`` refuses the others with an ``ArgumentError``.
 
     Attributes
     ----------
-    thresh_nr_try, genetic_nr_iter, genetic_pool_size : int
-        How long to search for the values to keep.
+    thresh_nr_try, genetic_nr_iter : int
+        How long to search for the values to keep: 10 of both together are ``effort=1``; with 0 it is the least.
     lb_memory_mb : int, MB
-        Memory use under which no values are dropped.
-    num_worker : int
-        Threads of the search.
+        Memory use under which no values are dropped: the option ``aim``; 0 is none.
+    genetic_pool_size, num_worker : int
+        Accepted and ignored: the search is another one, on one thread, so that its plans are always the same.
     """
 
     thresh_nr_try: int = 10
@@ -51,14 +51,16 @@ class SublinearMemoryConfig(NamedTuple):
 
         ``lb_memory_mb``, where it is set, is the peak that the search aims at.
         """
+        _check(self)
         aim = f",aim={self.lb_memory_mb}MB" if self.lb_memory_mb else ""
-        return f"sublinear:effort={self.thresh_nr_try / 10 + self.genetic_nr_iter / 10}{aim}"
+        effort = min(max(self.thresh_nr_try + self.genetic_nr_iter, 1) / 10, 1000.0)
+        return f"sublinear:effort={effort}{aim}"
 
 
 class DTRConfig(NamedTuple):
     """Asks for the memory strategy ``"dtr"``.
 
-    The fields are MegEngine's, and kept for the plugin.
+    The fields are MegEngine's. None may be below 0; ``trace`` refuses the others with an ``ArgumentError``.
 
     Attributes
     ----------
@@ -78,9 +80,25 @@ class DTRConfig(NamedTuple):
     @property
     def strategy(self) -> str:
         """The strategy as ``mge.memory`` takes it."""
+        _check(self)
         sizes = f"eviction_threshold={self.eviction_threshold},evictee_minimum_size={self.evictee_minimum_size}"
         factors = f"memory_factor={self.recomp_memory_factor},time_factor={self.recomp_time_factor}"
         return f"dtr:{sizes},{factors}"
+
+
+def _check(config: SublinearMemoryConfig | DTRConfig) -> None:
+    """Raise where a field is no number from 0 on; a size may be a text, as "1MB", which the strategy checks."""
+    for field, value in config._asdict().items():
+        default = config._field_defaults[field]
+        if isinstance(value, str) and field.startswith("evict"):
+            continue
+        kinds = (int, float) if isinstance(default, float) else int
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            what = "a number" if isinstance(default, float) else "a whole number"
+            raise ArgumentError(
+                f"{type(config).__name__}: {field} is {value!r}; it must be {what}, 0 or more",
+                hint=f"leave it out (default: {default})",
+            )
 
 
 class GraphOptimizationConfig(NamedTuple):

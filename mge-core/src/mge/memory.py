@@ -65,30 +65,42 @@ def rounded(nbytes: int) -> int:
 
 
 def best_layout(intervals: Sequence[Interval]) -> list[int]:
-    """Return offsets by the best of four greedy orders: by size, by lifetime, by their product, by first step."""
+    """Return offsets by the best of several greedy orders.
+
+    First comes what lives when most is live, by size or by lifetime; then by size, lifetime, their product, first or
+    last step.
+    """
+    live = live_bytes(intervals)
+    bound = max(live, default=0)
     orders: list[Callable[[Interval], Any]] = [
+        lambda v: (max(live[v.start : v.end + 1]), v.nbytes),
+        lambda v: (max(live[v.start : v.end + 1]), v.end - v.start, v.nbytes),
         lambda v: v.nbytes,
         lambda v: (v.end - v.start, v.nbytes),
         lambda v: v.nbytes * (v.end - v.start + 1),
         lambda v: -v.start,
+        lambda v: v.end,
     ]
-    layouts = []
+    best, least = [0] * len(intervals), None
     for order in orders:
         ranked = sorted(range(len(intervals)), key=lambda i: order(intervals[i]), reverse=True)
-        layouts.append(_best_fit(intervals, ranked))
-        if _top(intervals, layouts[-1]) == max(live_bytes(intervals), default=0):
+        offsets = _best_fit(intervals, ranked)
+        top = _top(intervals, offsets)
+        if least is None or top < least:
+            best, least = offsets, top
+        if least == bound:
             break  # no layout is smaller
-    return min(layouts, key=lambda offsets: _top(intervals, offsets))
+    return best
 
 
 class Static(MemoryStrategy):
-    """The order of recording, and the best of several layouts: what the base class does."""
+    """The best order and the best of several layouts that the core knows: what the base class does."""
 
     name = "static"
 
 
 class Naive(MemoryStrategy):
-    """The order of recording, and offsets as an allocator finds them that frees each value at its last use."""
+    """That order, and offsets as an allocator finds them that frees each value at its last use."""
 
     name = "naive"
 
@@ -99,24 +111,28 @@ class Naive(MemoryStrategy):
 
 def _best_fit(intervals: Sequence[Interval], order: Sequence[int]) -> list[int]:
     """Place values in this order, each into the smallest gap between those that live at the same time."""
-    count = len(intervals)
-    starts = np.array([v.start for v in intervals])
-    ends = np.array([v.end for v in intervals])
-    sizes = np.array([rounded(v.nbytes) for v in intervals])
-    offsets = np.zeros(count, np.int64)
-    placed = np.zeros(count, bool)
+    offsets = [0] * len(intervals)
+    placed = np.empty((4, len(intervals)), np.int64)  # by offset: start, end, offset, offset behind
+    count, none = 0, 1 << 62
     for i in order:
-        others = np.flatnonzero(placed & (starts <= ends[i]) & (ends >= starts[i]) & (sizes > 0))
-        others = others[np.argsort(offsets[others], kind="stable")]
-        best, best_gap, top = None, None, 0
-        for low, size in zip(offsets[others].tolist(), sizes[others].tolist()):
-            gap = low - top
-            if gap >= sizes[i] and (best_gap is None or gap < best_gap):
-                best, best_gap = top, gap
-            top = max(top, low + size)
-        offsets[i] = top if best is None else best
-        placed[i] = True
-    return offsets.tolist()
+        start, end, size = intervals[i].start, intervals[i].end, rounded(intervals[i].nbytes)
+        if not size:
+            continue
+        starts, ends, lows, highs = placed[:, :count]
+        beside = np.flatnonzero((starts <= end) & (ends >= start))
+        if beside.size:
+            reach = np.maximum.accumulate(highs[beside])
+            gaps = lows[beside]
+            gaps[1:] -= reach[:-1]
+            gaps[gaps < size] = none
+            k = int(gaps.argmin())
+            before = k - 1 if gaps[k] < none else -1
+            offsets[i] = int(reach[before]) if k or gaps[k] == none else 0
+        at = int(np.searchsorted(lows, offsets[i], side="right"))
+        placed[:, at + 1 : count + 1] = placed[:, at:count].copy()
+        placed[:, at] = start, end, offsets[i], offsets[i] + size
+        count += 1
+    return offsets
 
 
 def _top(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
@@ -180,12 +196,15 @@ class Choice(NamedTuple):
         ``"2GB"``, ``"50%"`` of the peak of ``static``, or empty for no budget.
     options : dict
         Those that the strategy declares.
+    replan : bool
+        A plan may be replaced once its steps have been timed.
     """
 
     name: str
     strategy: Any
     budget: str
     options: dict[str, Any]
+    replan: bool = True
 
     @property
     def decides_order(self) -> bool:
@@ -235,44 +254,72 @@ def plan_memory(intervals: Sequence[Interval], strategy: str) -> MemoryPlan:
 
 
 def find_strategy(text: str) -> Choice:
-    """Return a strategy by name, with options as in ``"sublinear:budget=2GB,seed=3"``.
+    """Return a strategy by name, with options as in ``"sublinear:budget=2GB,seed=3"``, once it takes them.
 
     Raises
     ------
     PluginNotInstalled
         No installed strategy has that name.
     ArgumentError
-        The strategy takes no such option, or the value is of the wrong kind.
+        The strategy takes no such option, or not that value, or the option is given twice.
     """
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"memory: strategy is {text!r}; it must be a name, as 'static'")
-    name, _, words = text.partition(":")
+    name, colon, words = text.partition(":")
     strategy = STRATEGIES.get(name) or load("memory", name)
-    values: dict[str, Any] = {"budget": "", **getattr(strategy, "options", {})}
-    for word in filter(None, words.split(",")):
+    defaults: dict[str, Any] = {"budget": "", "replan": True, **getattr(strategy, "options", {})}
+    stated: dict[str, str] = {}
+    for word in words.split(",") if colon else ():
         key, _, value = (part.strip() for part in word.partition("="))
-        if key not in values:
-            known = ", ".join(values)
+        if key not in defaults:
+            known = ", ".join(defaults)
             text = f'memory: strategy "{name}" takes no option {key!r}; it takes {known}'
             raise ArgumentError(text)
-        values[key] = _option(name, key, value, values[key])
-    return Choice(name, strategy, values.pop("budget"), values)
+        if key in stated:
+            raise _refused(name, key, f"{stated[key]}, {value}", "given once", defaults[key])
+        stated[key] = value
+    values = {k: _option(name, k, stated[k], d) if k in stated else d for k, d in defaults.items()}
+    budget, replan = values.pop("budget"), values.pop("replan")
+    choice = Choice(name, strategy, budget, replan=replan, options=values)
+    for key in [k for k in stated if k in values and hasattr(strategy, "check")]:
+        if (rule := choice.ask("check", key, values[key])) is not None:
+            raise _refused(name, key, values[key], rule, defaults[key])
+    return choice
 
 
 def _option(name: str, key: str, text: str, default: Any) -> Any:
     """Return the value of an option, of the kind of its default."""
     words = {"true": True, "1": True, "false": False, "0": False}
+    kinds = {bool: "true or false", int: "a whole number", float: "a finite number"}
     kind = float if default is None else type(default)
     try:
+        size = 0.0
         if key == "budget":
             size = float(text[:-1]) if text.endswith("%") else parse_bytes(text)
-            if not 0 <= size < np.inf:
-                raise ValueError
-        return words[text.lower()] if kind is bool else kind(text)
+        value = words[text.lower()] if kind is bool else kind(text)
+        if not 0 <= size < np.inf or (kind is float and not np.isfinite(value)):
+            raise ValueError
+        return value
     except (ValueError, KeyError):
-        what = "a size as 2GB, or a share as 50%" if key == "budget" else f"of kind {kind.__name__}"
-        where = f'memory: option {key} of strategy "{name}"'
-        raise ArgumentError(f"{where} is {text!r}; it must be {what}") from None
+        what = "a size as 2GB, or a share as 50%" if key == "budget" else kinds[kind]
+        raise _refused(name, key, text, what, default) from None
+
+
+def _refused(name: str, key: str, value: Any, rule: str, default: Any) -> ArgumentError:
+    where = f'memory: option {key} of strategy "{name}"'
+    hint = "leave it out" + (f" (default: {default})" if default not in (None, "") else "")
+    return ArgumentError(f"{where} is {value!r}; it must be {rule}", hint=hint)
+
+
+def with_options(strategy: str, **options: Any) -> str:
+    """Return a strategy with further options, as ``"sublinear:seed=3,budget=2GB"``, once it takes them all."""
+    find_strategy(strategy)
+    for key in (key for key, value in options.items() if "," in str(value)):
+        raise ArgumentError(f"memory: option {key} is {options[key]!r}; it must hold no comma")
+    words = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
+    text = strategy + ("," if ":" in strategy else ":") + words if words else strategy
+    find_strategy(text)
+    return text
 
 
 def current_strategy() -> str:
@@ -292,6 +339,7 @@ def memory(strategy: str, **options: Any) -> Iterator[None]:
     **options
         ``budget``: bytes that the arena, the scratch of kernels and the results of a plan may take, as ``2GB``, a
         number, or ``50%`` of what ``static`` takes; a plan that needs more is an ``OutOfMemory`` before it runs.
+        ``replan=False``: keep the first plan, also where a second one, by times of its first runs, would be faster.
         Further options are the strategy's own.
 
     Raises
@@ -299,7 +347,7 @@ def memory(strategy: str, **options: Any) -> Iterator[None]:
     PluginNotInstalled
         No installed strategy has that name.
     ArgumentError
-        The strategy takes no such option, or the value is of the wrong kind.
+        The strategy takes no such option, or not that value, or the option is given twice.
 
     Examples
     --------
@@ -307,13 +355,7 @@ def memory(strategy: str, **options: Any) -> Iterator[None]:
     ...     float((tensor([1.0, 2.0]) * 2).sum())
     6.0
     """
-    find_strategy(strategy)
-    for key in (key for key, value in options.items() if "," in str(value)):
-        raise ArgumentError(f"memory: option {key} is {options[key]!r}; it must hold no comma")
-    words = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
-    text = strategy + ("," if ":" in strategy else ":") + words if words else strategy
-    find_strategy(text)
-    with changed(memory=text):
+    with changed(memory=with_options(strategy, **options)):
         yield
 
 

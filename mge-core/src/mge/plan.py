@@ -6,16 +6,17 @@ After ``memory``; before ``run``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .buffer import ALIGNMENT, aligned_bytes
+from .cost import modelled_ns
 from .debug import debug
 from .device import Kernel, memory_limit
-from .graph import GET, Graph, Node
+from .graph import GET, Graph, Node, Signature
 from .memory import (
     Interval,
     MemoryPlan,
@@ -27,11 +28,15 @@ from .memory import (
 )
 from .native import NativeKernel
 from .nativeplan import workspace_bytes
+from .order import eased
 from .passes.simplify import constant_value
 from .passes.split import split_updates
-from .replay import reschedule
-from .schedule import Slot, ends_beside, inplace_pairs, is_view, schedule
+from .replay import reschedule, waits_for_backward
+from .schedule import Slot, ends_beside, inplace_pairs, is_view, overwriting, schedule
 from .types import Type
+
+EASED = 16 << 20  # bytes of an arena from which on another order is tried, where no strategy asks
+GAIN = 1 / 32  # share of the peak for which overwrites come early
 
 
 class Step(NamedTuple):
@@ -105,40 +110,73 @@ class Plan:
         The first step that overwrites an input.
     report : MemoryReport or None
         What the memory strategy says of its schedule.
+    once : list of Signature
+        Those of the steps that a strategy was asked about, each step once; empty where it kept their order.
+    times : mapping of Signature to float, ns
+        What steps took, where that was measured.
     """
 
     report: Any = None
+    once: Sequence[Signature] = ()
 
-    def __init__(self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static") -> None:
+    def __init__(
+        self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static", times: Any = None
+    ) -> None:
         choice = find_strategy(strategy)
+        self.times: Mapping[Signature, float] = times or {}
         self.donated = tuple(donated)
-        budget_bytes = choice.budget_bytes(lambda: self._peak_of(graph, "static", False))
-        parts = split_updates(graph) if choice.decides_order else graph
-        self._arrange(parts, donated, strategy, False)
+        budget_bytes = choice.budget_bytes(lambda: self._made(graph, "static").peak_bytes)
+        self._ease(graph, strategy, choice.decides_order, budget_bytes)
         floor = ""
         if choice.decides_order:
             ordered, answer, floor = reschedule(
-                choice, self, budget_bytes, lambda made: self._peak_of(made, strategy, True)
+                choice, self, budget_bytes, lambda made: self._made(made, strategy, True).peak_bytes
             )
             if answer is None:
-                self._arrange(graph, donated, strategy, False)
+                self._ease(graph, strategy)
             else:
+                self.once = [s.slot.node.sig for s in self.steps]
                 self._arrange(ordered, donated, strategy, True)
                 self.report = answer.report
                 check_stated(choice.name, answer.peak_bytes, self.peak_bytes)
         what = f"plan of {len(self.steps)} steps"
         check_limit(self.peak_bytes, memory_limit(), self.largest(3), what, "MGE_MEMORY_LIMIT")
         rule = f'the budget of memory strategy "{choice.name}"'
+        if choice.budget.endswith("%") and not waits_for_backward(graph):
+            budget_bytes = None  # an aim: there is nothing to give up
         check_limit(self.peak_bytes, budget_bytes, self.largest(3), what, rule, floor)
 
-    def _peak_of(self, graph: Graph, strategy: str, keeps_order: bool) -> int:
-        """Return the peak in bytes of a plan that is not kept."""
+    def _ease(
+        self, graph: Graph, strategy: str, is_base: bool = False, budget_bytes: int | None = None
+    ) -> None:
+        """Arrange a graph in the order of recording, or in one that takes less; ``is_base``: for a strategy to change.
+
+        Where no strategy and no budget asks, overwrites of inputs come last, so that a failure before loses nothing,
+        unless the other order takes much less.
+        """
+        self._arrange(graph, self.donated, strategy)
+        asks = is_base or (budget_bytes is not None and self.peak_bytes > budget_bytes)
+        if asks or self.memory.arena_bytes >= EASED:
+            parts = split_updates(graph)
+            ordered = eased(parts, overwriting(parts, self.donated))
+            other = self._made(ordered, strategy, True)
+            if other.peak_bytes <= self.peak_bytes * (1 if asks else 1 - GAIN):
+                self.__dict__.update(other.__dict__)
+            elif is_base:
+                self._arrange(parts, self.donated, strategy)
+
+    def _made(self, graph: Graph, strategy: str, keeps_order: bool | None = None) -> Plan:
+        """Return another plan of the same inputs, unchecked; without a word on the order, in the best that is known."""
         plan = object.__new__(Plan)
-        plan._arrange(graph, self.donated, strategy, keeps_order)
-        return plan.peak_bytes
+        plan.donated = self.donated
+        if keeps_order is None:
+            plan._ease(graph, strategy)
+        else:
+            plan._arrange(graph, self.donated, strategy, keeps_order)
+        return plan
 
     def _arrange(
-        self, graph: Graph, donated: Sequence[int], strategy: str, keeps_order: bool
+        self, graph: Graph, donated: Sequence[int], strategy: str, keeps_order: bool = False
     ) -> None:
         """Make steps, storages and offsets."""
         self.graph, self.donated, self.strategy = graph, tuple(donated), strategy
@@ -216,8 +254,15 @@ class Plan:
         live = [*self.memory.live_bytes, *[0] * (len(self.steps) - len(self.memory.live_bytes))]
         return [b + self.result_bytes for b in live]
 
+    def predicted_ns(self) -> tuple[float, float]:
+        """Return the time of all steps, and of those alone that the plan cannot do without; measured, or modelled."""
+        sigs = [s.slot.node.sig for s in self.steps]
+        costs = {s: self.times.get(s, modelled_ns(s)) for s in sigs}
+        return sum(costs[s] for s in sigs), sum(costs[s] for s in self.once or sigs)
+
     def memory_report(self) -> dict[str, Any]:
         """Return what ``Graph.memory`` describes."""
+        time_ns, least_ns = self.predicted_ns()
         live = self.timeline()
         peak = live.index(max(live)) if live else 0
         held = [
@@ -234,6 +279,9 @@ class Plan:
             "live_bytes": live,
             "peak_step": peak,
             "live_at_peak": sorted(held, key=lambda v: -v["bytes"]),
+            "predicted_ns": time_ns,
+            "slowdown": time_ns / least_ns - 1 if least_ns else 0.0,
+            "is_measured": bool(self.times),
         }
 
     def __str__(self) -> str:
@@ -279,7 +327,7 @@ class _Builder:
 
     def build(self) -> tuple[list[Step], list[Value], list[Storage], list[int]]:
         """Return steps, values, storages and the value of each output."""
-        late = self._late_nodes()
+        late = overwriting(self.graph, self.donated)
         slots = schedule(self.graph, late, self.keeps_order)
         slots, types = self._number_values(slots)
         self._find_last_reads(slots)
@@ -314,23 +362,6 @@ class _Builder:
             for s in slots
         ]
         return steps, self.values, self.storages, outputs
-
-    def _late_nodes(self) -> set[Node]:
-        """Return the nodes that overwrite a donated input: nothing reads their results, so they can come last."""
-        wanted = {n for i, n in enumerate(self.graph.inputs) if i in self.donated}
-        read = {
-            i.inputs[0] if i.sig.op is GET else i
-            for n in self.graph.nodes
-            if n.sig.op is not GET
-            for i in n.inputs
-        }
-        return {
-            node
-            for node in self.graph.nodes
-            if node.sig.op is not GET
-            and node not in read
-            and any(node.inputs[i] in wanted for i, _ in inplace_pairs(node))
-        }
 
     def _number_values(self, slots: list[Slot]) -> tuple[list[Slot], list[tuple[Type, str | None]]]:
         """Give each output of each node a number; return the slots that are no views, and the values' types."""
@@ -392,18 +423,19 @@ class _Builder:
         read = [storage_of[self.root[self._value_of(i)]] for i in node.inputs]
         for s in read:
             self.storages[s].end = max(self.storages[s].end, position)
-        pairs = {o: i for i, o in reversed(inplace_pairs(node))}
-        taken: set[int] = set()
+        pairs = inplace_pairs(node)
+        taken: set[int | None] = {None}
         for k, v in enumerate(self.ids[node]):
-            storage = None
-            if k in pairs:
-                storage = self._dying_input(
-                    node, pairs[k], node.sig.types[k], position, is_late, read
-                )
-            if storage is None or storage in taken:
-                label = f"{node.sig.types[k]} of {_described(node)}"
-                size = node.sig.types[k].nbytes
-                storage = self._storage("arena", size, None, position, label, node)
+            type_ = node.sig.types[k]
+            found = (
+                self._dying_input(node, i, type_, position, is_late, read)
+                for i, o in pairs
+                if o == k
+            )
+            storage = next((s for s in found if s not in taken), None)
+            if storage is None:
+                label = f"{type_} of {_described(node)}"
+                storage = self._storage("arena", type_.nbytes, None, position, label, node)
             taken.add(storage)
             storage_of[v] = storage
             self.storages[storage].end = position

@@ -14,12 +14,13 @@ from .debug import debug
 from .dtype import as_dtype
 from .errors import PluginContractError
 from .grad import SITES
-from .graph import GET, Graph, Node, Signature
+from .graph import GET, Graph, Node
 from .memory import ALIGNMENT, Choice
 from .nativeplan import workspace_bytes
 from .op import OPS
+from .order import is_repeatable
 from .passes.verify import verify
-from .schedule import inplace_pairs, is_view
+from .schedule import inplace_pairs, origin_of
 from .strategy import (
     Free,
     MemoryReport,
@@ -86,6 +87,13 @@ def reschedule(
     return made, answer, floor
 
 
+def waits_for_backward(graph: Graph) -> bool:
+    """Whether results of the forward phase wait for the backward phase: what a strategy can give up."""
+    backward = {n for n in graph.nodes if (n.code, n.offset) in SITES}
+    read = {origin_of(i)[0] for n in backward for i in n.inputs}
+    return any(node.inputs for node in read - backward)
+
+
 def _floor(report: MemoryReport | None, nodes: Sequence[NodeInfo]) -> str:
     """Return as a line what a strategy says of the least that any schedule takes."""
     if report is None or report.floor_bytes is None:
@@ -103,15 +111,6 @@ def _called(node: NodeInfo) -> str:
     return f"node {node.number} ({node.op}{f', {node.place}' if node.place else ''})"
 
 
-def _origin(node: Node) -> tuple[Node, int]:
-    """Return whose bytes a node stands for: a leaf, constant or step, and which output of it."""
-    while is_view(node):
-        node = node.inputs[0]
-    if node.sig.op is not GET:
-        return node, 0
-    return node.inputs[0], node.sig.attrs[0][1]
-
-
 def _request(
     base: Any,
     nodes: list[Node],
@@ -122,7 +121,7 @@ def _request(
     graph = base.graph
     ids: dict[tuple[Node, int], int] = {}
     values: list[ValueInfo] = []
-    outputs = {_origin(o) for o in graph.outputs}
+    outputs = {origin_of(o) for o in graph.outputs}
 
     def add(node: Node, kind: str, label: str) -> None:
         for k, type_ in enumerate(node.sig.types):
@@ -140,14 +139,15 @@ def _request(
         add(node, "", f"{node.sig.op.name} ({node.place})" if node.place else node.sig.op.name)
     infos = []
     for i, (step, node) in enumerate(zip(base.steps, nodes)):
-        inputs = tuple(ids[_origin(x)] for x in node.inputs)
+        inputs = tuple(ids[origin_of(x)] for x in node.inputs)
         made = tuple(ids[node, k] for k in range(len(node.sig.types)))
         updates = any(base.storages[base.values[v].storage].kind == "input" for v in step.outputs)
         is_backward = (node.code, node.offset) in SITES
         phase = "update" if updates else "backward" if is_backward else "forward"
-        scratch, is_pure = sum(workspace_bytes([step]).values()), _is_repeatable(node.sig)
-        pairs = _usable_pairs(base, node, inputs, made)
-        cost = modelled_ns(node.sig), False, scratch, is_pure, pairs
+        scratch, is_pure = sum(workspace_bytes([step]).values()), is_repeatable(node.sig)
+        pairs = _usable_pairs(base, node, inputs, made, updates)
+        time_ns = base.times.get(node.sig, modelled_ns(node.sig))
+        cost = time_ns, node.sig in base.times, scratch, is_pure, pairs
         where = str(node.sig.device), node.place
         infos.append(NodeInfo(i, node.sig.op.name, inputs, made, *cost, phase, *where))
     request = MemoryRequest(infos, values, budget_bytes, choice.options, ALIGNMENT, measure)
@@ -155,27 +155,20 @@ def _request(
 
 
 def _usable_pairs(
-    base: Any, node: Node, inputs: tuple[int, ...], made: tuple[int, ...]
+    base: Any, node: Node, inputs: tuple[int, ...], made: tuple[int, ...], updates: bool
 ) -> tuple[tuple[int, int], ...]:
-    """Return the in-place pairs that the plan builder may use: the first of each output, of equal types."""
-    first = {b: a for a, b in reversed(inplace_pairs(node))}
-    fixed, donated = len(base.graph.inputs), {*base.donated}
+    """Return the in-place pairs that the plan builder may use, of equal types, in its order."""
+    fixed, donated = len(base.graph.inputs), base.donated if updates else ()
     return tuple(
         (inputs[a], made[b])
-        for b, a in sorted(first.items())
+        for a, b in inplace_pairs(node)
         if node.inputs[a].type is node.sig.types[b]
         and (inputs[a] in donated if inputs[a] < fixed else not _is_constant(node.inputs[a]))
     )
 
 
 def _is_constant(node: Node) -> bool:
-    return _origin(node)[0].sig.op.name == "constant"
-
-
-def _is_repeatable(sig: Signature) -> bool:
-    """Whether an op, and each op of a graph among its attributes, may run again."""
-    inner = (value for _, value in sig.attrs if isinstance(value, Graph))
-    return sig.op.is_pure and all(_is_repeatable(n.sig) for graph in inner for n in graph.nodes)
+    return origin_of(node)[0].sig.op.name == "constant"
 
 
 def _replayed(
@@ -292,7 +285,7 @@ def _rewritten(
             continue
         x = loaded.pop(origin, newest[node])
         if x is newest[node] and not node.sig.single:
-            x = next(now(g) for g in graph.nodes if _origin(g) == origin and g.sig.op is GET)
+            x = next(now(g) for g in graph.nodes if origin_of(g) == origin and g.sig.op is GET)
         tokens[origin] = call(step.store, x, _TOKEN, node)
     outputs = tuple(map(now, graph.outputs))
     return Graph(graph.inputs, tuple(made), outputs)

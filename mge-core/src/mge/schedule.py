@@ -125,6 +125,33 @@ def is_view(node: Node) -> bool:
     return node.sig.is_view
 
 
+def overwriting(graph: Graph, donated: Container[int]) -> dict[Node, list[Node]]:
+    """Return the nodes that overwrite donated inputs, and which: nothing reads their results, so they can come last."""
+    wanted = {n for i, n in enumerate(graph.inputs) if i in donated}
+    nodes = [n for n in graph.nodes if n.sig.op is not GET]
+    read = {made_by(i) for n in nodes for i in n.inputs}
+    found = {
+        n: [x for i, _ in inplace_pairs(n) if (x := n.inputs[i]) in wanted]
+        for n in nodes
+        if n not in read
+    }
+    return {n: inputs for n, inputs in found.items() if inputs}
+
+
+def takes_step(node: Node) -> bool:
+    """Whether a node is a step of a plan: no view, constant or part of several results."""
+    return node.sig.op is not GET and not is_view(node) and node.sig.op.name != "constant"
+
+
+def origin_of(node: Node) -> tuple[Node, int]:
+    """Return whose bytes a node stands for: a leaf, constant or step, and which output of it."""
+    while is_view(node):
+        node = node.inputs[0]
+    if node.sig.op is not GET:
+        return node, 0
+    return node.inputs[0], node.sig.attrs[0][1]
+
+
 def inplace_pairs(node: Node) -> list[tuple[int, int]]:
     """Return the (input, output) pairs that may share memory: the op and its kernel must both allow them."""
     pairs = node.sig.op.inplace_pairs(node.sig)

@@ -28,8 +28,9 @@ class NodeInfo(NamedTuple):
     is_pure : bool
         It may run several times, and anywhere. The others run once, in the order of ``number``.
     inplace : tuple of (int, int)
-        Pairs (input, output) of values, one for each output at most: it takes the bytes of that input where no later
-        step reads it. An input of the plan among them is one that may be overwritten.
+        Pairs (input, output) of values. An output takes the bytes of the first of its inputs that no later step reads,
+        that the step reads once, and that no output before it took. An input of the plan among them is one that may be
+        overwritten.
     phase : {"forward", "backward", "update"}
         ``"update"`` writes over an input of the plan.
     device : str
@@ -186,12 +187,20 @@ class MemoryStrategy:
         The entry point's name, as in ``mge.memory("sublinear")``.
     options : mapping of str to value
         The options that users may set, beside ``budget``, with their defaults: bool, int, float, str, or None for
-        a number without default. By custom ``max_slowdown`` is a share of the time (0.1), ``seed`` an int and
+        a finite number without default. By custom ``max_slowdown`` is a share of the time (0.1), ``seed`` an int and
         ``time_limit`` seconds of planning.
     """
 
     name = ""
     options: Mapping[str, Any] = {}
+
+    def check(self, name: str, value: Any) -> str | None:
+        """Return the rule that an option breaks, as ``"0 or more, as 0.1"``; None where the value is fine.
+
+        It is asked when users state an option, with a value of the kind of the default. The error that they get
+        names strategy, option and value, and ends in "it must be" and the rule.
+        """
+        return None
 
     def plan(self, request: MemoryRequest) -> MemorySchedule | None:
         """Return what runs when; None keeps the order of ``request.nodes``."""

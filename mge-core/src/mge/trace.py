@@ -122,17 +122,16 @@ class trace:
         self.function = function
         functools.update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        if sublinear_memory_config is not None and dtr_config is not None:
-            raise TraceError(
-                "trace: sublinear_memory_config and dtr_config exclude each other"
-            ).add_place(user_place())
-        given = {"sublinear": sublinear_memory_config, "dtr": dtr_config}
-        chosen = next(
-            (getattr(c, "strategy", name) for name, c in given.items() if c is not None), memory
-        )
-        if chosen is not None:
-            find_strategy(chosen)
-        self.memory, self.check, self.tune, self.profiling = chosen, check, tune, profiling
+        configs = {"sublinear": sublinear_memory_config, "dtr": dtr_config}
+        chosen = [getattr(c, "strategy", name) for name, c in configs.items() if c is not None]
+        chosen += [memory] if memory is not None else []
+        if len(chosen) > 1:
+            rule = "memory, sublinear_memory_config and dtr_config exclude each other"
+            raise TraceError(f"trace: {rule}").add_place(user_place())
+        for text in chosen:
+            find_strategy(text)
+        self.memory = chosen[0] if chosen else None
+        self.check, self.tune, self.profiling = check, tune, profiling
         self.last: Traced | None = None
         self.last_arguments: tuple[tuple, dict[str, Any]] = ((), {})
         self._entries: dict[tuple, list[Traced]] = {}

@@ -152,7 +152,7 @@ class Traced:
     def _shorten(self, nodes: list[Node], donated: tuple[int, ...], plan: CompiledPlan) -> None:
         """After a run over ``nodes``: keep the shortest way for calls that change arguments and state alone."""
         bound, prologue, call = plan.plan.bound, plan.prologue, None
-        if bound.native is not None:
+        if plan.trial is None and bound is not None and bound.native is not None:
             sources = [nodes[i] for i in plan.sources]
             extra = prologue.values(sources) if prologue is not None else []
             call = bound.native.call(self, nodes, extra, plan.sources, donated)

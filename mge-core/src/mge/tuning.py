@@ -15,6 +15,7 @@ that ``choose`` was asked with, the algorithm taken, and the nodes whose times c
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from .errors import PluginUnavailable
 from .execute import WATCHERS
 from .graph import Node
 from .native import load_module, thread_count, tuning_path
-from .replay import _is_repeatable
+from .order import is_repeatable
 
 __all__ = ["Choice", "Report", "choose", "tune"]
 
@@ -166,6 +167,7 @@ class _Timed:
         token = _ROUND.set(what)
         try:
             self.compiled = compile()
+            self.compiled.trial = None  # it stays the plan that is timed here
         finally:
             _ROUND.reset(token)
         self.steps = self.compiled.plan.steps
@@ -238,7 +240,7 @@ def tune(
         offers = {k: o for k, o in first.offers.items() if len(o.candidates) > 1}
         if not offers or not (again or any(not _stored(k) for k in offers)):
             return None
-        if not all(_is_repeatable(step.slot.node.sig) for step in base.steps):
+        if not all(is_repeatable(step.slot.node.sig) for step in base.steps):
             debug.log(1, "tune: a plan with side effects is not run for its times")
             return None
         names = dict.fromkeys(c for o in offers.values() for c in o.candidates if c != o.now)
@@ -296,6 +298,10 @@ def tune_plan(compile: Callable[[], CompiledPlan], leaves: Sequence[Node]) -> No
         debug.once(f"tuning failed: {type(error).__name__}: {first_line(error)}")
         return
     if report is not None:
+        if report.choices and not os.access(path := tuning_path(), os.W_OK):
+            debug.once(
+                f"tuning results are not kept: {path} cannot be written; MGE_CACHE names the folder"
+            )
         changed = sum(c.old != c.new for c in report.choices)
         debug.log(
             1,

@@ -161,8 +161,10 @@ def test_phases_and_costs_reach_the_strategy(here):
 
     (request,) = acme_memory.Forget.seen
     phases = [n.phase for n in request.nodes]
-    assert phases == sorted(phases, key=["forward", "backward", "update"].index)
     assert {"forward", "backward", "update"} == set(phases)
+    first = phases.index("backward")
+    assert "forward" not in phases[first:] and "update" not in phases[:first]
+    assert phases[-1] == "update" and "backward" in phases[phases.index("update") :]
     linear = next(n for n in request.nodes if n.op == "linear")
     assert linear.time_ns == pytest.approx(
         64 * 32 * 32 * 2 / 350 + 4 * (2 * 64 * 32 + 32 * 33) / 20
@@ -192,11 +194,11 @@ def test_options_are_those_that_the_strategy_declares(here):
     choice = find_strategy("acme:eager=true, max_slowdown=0.1")
     assert choice.options == {"keep": 0, "max_slowdown": 0.1, "eager": True, "word": "a"}
     with pytest.raises(
-        ArgumentError, match=r"no option 'depth'; it takes budget, keep, max_slowdown"
+        ArgumentError, match=r"no option 'depth'; it takes budget, replan, keep, max_slowdown"
     ):
         mge.memory("acme", depth=3).__enter__()
     with pytest.raises(
-        ArgumentError, match="option keep of strategy \"acme\" is 'many'; it must be of kind int"
+        ArgumentError, match="option keep of strategy \"acme\" is 'many'; it must be a whole number"
     ):
         trace(lambda x: x, memory="acme:keep=many")
 

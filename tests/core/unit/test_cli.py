@@ -68,6 +68,14 @@ def test_wrong_usage_is_status_2_and_one_message(words, text, capsys):
     assert text in captured.err and "Traceback" not in captured.err and captured.out == ""
 
 
+@pytest.mark.parametrize("command", ["run", "explain", "tune", "compile", "memory"])
+def test_a_directory_is_no_model(command, tmp_path, capsys):
+    folder = tmp_path / ("folder.py" if command == "memory" else "folder.mge")
+    folder.mkdir()
+    assert main([command, str(folder), *(["x.npy"] if command == "run" else [])]) == 2
+    assert capsys.readouterr().err == f"mge {command}: {folder}: Is a directory, and no file\n"
+
+
 def test_an_error_shows_its_traceback_where_that_is_asked_for():
     with pytest.raises(FileNotFoundError):
         main(["--set", "debug=1", "explain", "no/such.mge"])

@@ -75,6 +75,16 @@ def test_a_lower_budget_takes_less_memory_and_more_time(script, capsys):
     assert not none["fits"] and "floor:" in none["reason"] and "peak_bytes" not in none
 
 
+def test_a_share_that_is_no_limit_does_not_count_as_kept(script, tmp_path, capsys):
+    (tmp_path / "infer.py").write_text(
+        SCRIPT.replace("with manager:", "if True:").replace("        manager.backward(loss)\n", "")
+    )
+    words = ("2", "--strategy", "static", "--budget", "50%", "--budget", "100%")
+    _, half, whole = rows_of(capsys, str(tmp_path / "infer.py"), *words)["rows"]
+    assert not half["fits"] and "a share is an aim without a backward phase" in half["reason"]
+    assert whole["fits"] and whole["slowdown"] == 0
+
+
 def test_the_table_and_the_page(script, tmp_path, capsys):
     page = tmp_path / "curve.html"
     assert (

@@ -135,6 +135,18 @@ def test_a_fault_at_each_step_of_a_plan(training, error):
         restart(training, before)
 
 
+def test_a_fault_where_overwrites_come_early(counts, monkeypatch):
+    """An order that takes less may overwrite before its last steps: what is lost then says so all the same."""
+    monkeypatch.setattr("mge.plan.EASED", 0)
+    monkeypatch.setattr("mge.plan.GAIN", -9)  # also where it takes more
+    made = Training()
+    made.run(4)
+    numbers, overwrites_from = steps(made)
+    updates = len(made.plan().overwrites)
+    assert overwrites_from < len(numbers) - updates, "nothing came early"
+    test_a_fault_at_each_step_of_a_plan(made, KeyboardInterrupt)
+
+
 def check_lost(training, before, number, error):
     """After the first overwrite, a handle has its last value, or reading it raises the original error."""
     lost = 0

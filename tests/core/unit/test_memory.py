@@ -22,6 +22,7 @@ from mge.memory import (
     plan_memory,
     rounded,
     verify_offsets,
+    with_options,
 )
 from mge.plan import Plan
 from mge.strategy import MemoryStrategy
@@ -219,7 +220,7 @@ def test_a_strategy_that_is_not_there(counts):
         assert current_strategy() == "naive"
 
 
-@pytest.mark.parametrize("text", ["static:budget=64KB", "naive:budget=64000", "static:budget=50%"])
+@pytest.mark.parametrize("text", ["static:budget=64KB", "naive:budget=64000"])
 def test_a_plan_over_its_budget_is_refused_before_it_runs(counts, text):
     x = ones(100, 100)
     name = text.partition(":")[0]
@@ -228,6 +229,83 @@ def test_a_plan_over_its_budget_is_refused_before_it_runs(counts, text):
     assert counts.plans_run == counts.first_sight_runs == 0
     with memory(name, budget=10**6):
         assert (F.exp(x) @ F.log(x)).numpy().shape == (100, 100)
+
+
+def test_a_share_binds_what_waits_for_the_backward_phase(counts):
+    """Filling parameters and evaluation have nothing to give up: a share is an aim for them, and bytes a limit."""
+    mge.random.seed(1)
+    layer = mge.module.Linear(64, 64)
+    manager = mge.autodiff.GradManager().attach(layer.parameters())
+    x = ones(32, 64)
+
+    def train():
+        with manager:
+            loss = F.square(F.sigmoid(layer(x))).mean()
+            manager.backward(loss)
+        return loss
+
+    with memory("static", budget="10%"):
+        wanted = layer.weight.numpy(), layer.bias.numpy(), F.exp(layer(x)).numpy()
+        assert all(np.isfinite(a).all() for a in wanted)
+        before = counts.plans_run
+        for step in (train, trace(train)):
+            with pytest.raises(OutOfMemory, match="the budget of memory strategy"):
+                step().numpy()
+        assert counts.plans_run == before
+    with memory("static", budget="1KB"), pytest.raises(OutOfMemory, match="1,000 may be used"):
+        F.exp(layer(x)).numpy()
+
+
+class Picky(MemoryStrategy):
+    options = {"depth": 3, "share": None, "is_fast": False}
+
+    def check(self, name, value):
+        if name == "depth" and value < 1:
+            return "1 or more, as 3"
+        if name == "share" and value > 100:
+            raise KeyError(7)
+        return None
+
+
+def test_a_strategy_checks_options_as_they_are_stated(monkeypatch, counts):
+    monkeypatch.setitem(STRATEGIES, "picky", Picky())
+    with memory("picky", depth=1, share=2.5), memory("picky:depth=2,is_fast=1"):
+        assert float((ones(2) + 1).sum()) == 4
+    text = 'memory: option depth of strategy "picky" is 0; it must be 1 or more, as 3'
+    with pytest.raises(ArgumentError, match=text) as caught:
+        memory("picky", depth=0).__enter__()
+    assert "test_memory.py:" in str(caught.value)
+    assert "try: leave it out (default: 3)" in str(caught.value)
+    with pytest.raises(ArgumentError, match=text):
+        trace(lambda x: x, memory="picky:depth=0")
+    with debug(memory="picky:depth=0"), pytest.raises(ArgumentError, match=text):
+        (ones(2) + 2).numpy()  # as MGE_MEMORY: at first use
+    for name, value in [("is_fast", "yes"), ("depth", 1.5), ("share", "nan"), ("share", "inf")]:
+        with pytest.raises(ArgumentError, match=f"option {name} .* must be a|true or false"):
+            memory("picky", **{name: value}).__enter__()
+    with pytest.raises(PluginContractError, match='memory strategy "picky" failed: KeyError: 7'):
+        memory("picky", share=101).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "rule"),
+    [
+        ("static:budget=1GB,budget=2GB", {}, "budget .* is '1GB, 2GB'; it must be given once"),
+        ("static:budget=1GB", {"budget": "2GB"}, "budget .* is '1GB, 2GB'; it must be given once"),
+        ("static:", {}, "takes no option ''; it takes budget"),
+        ("static:budget=1GB,", {}, "takes no option ''; it takes budget"),
+    ],
+)
+def test_texts_that_say_nothing_or_say_it_twice(text, options, rule):
+    with pytest.raises(ArgumentError, match=rule):
+        memory(text, **options).__enter__()
+
+
+def test_options_are_added_to_a_text():
+    assert with_options("static") == "static"
+    assert with_options("static", budget=5) == "static:budget=5"
+    with pytest.raises(ArgumentError, match="given once"):
+        with_options("static:budget=5", budget=6)
 
 
 @pytest.mark.parametrize(
@@ -376,6 +454,7 @@ def test_plans_share_one_arena(counts):
 
 def test_a_result_is_never_in_the_arena(counts):
     x = ones(20, 20)
+    trace(lambda x: F.exp(x @ x) @ x)(x).numpy()  # so that there is an arena
     results = []
     for i in range(5):
         y = (x @ x) * float(i)

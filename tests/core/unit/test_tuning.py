@@ -223,6 +223,18 @@ def model(backend, tmp_path):
     return str(path)
 
 
+def test_results_that_cannot_be_kept_cost_a_line(backend, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with debug(cache=str(tmp_path / "file" / "folder")):
+        reopen()
+        tuned = made(tune=True)
+        tuned(mge.tensor(X)).numpy()
+    assert taken(tuned) == "quick", "the choice holds for this process"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mge: tuning results are not kept: {tmp_path}/file/folder/")
+    assert "MGE_CACHE names the folder" in line
+
+
 def test_the_command_tells_what_changed(model, capsys):
     assert main(["tune", model, "--seconds", "1"]) == 0
     out = capsys.readouterr().out

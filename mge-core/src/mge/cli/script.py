@@ -7,6 +7,7 @@ Before ``explain`` and ``memory``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import runpy
 import sys
@@ -34,8 +35,10 @@ def plans_of(
     command: str, path: str, words: Sequence[str], device: str | None
 ) -> list[Compiled] | None:
     """Run a script, with what it prints on standard error; return its plans, or None where it ended with an error."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory, and no file", path)
     if not os.path.isfile(path):
-        raise FileNotFoundError(2, "No such file", path)
+        raise FileNotFoundError(errno.ENOENT, "No such file", path)
     if device:
         set_default_device(device)
     words_before, path_before = sys.argv, list(sys.path)
