@@ -57,7 +57,17 @@ def _encoders(nn: Any, ops: SimpleNamespace, depth: int, width: int, heads: int)
     return Encoders()
 
 
+def _deep_resnet(nn: Any, ops: SimpleNamespace, count: int) -> Any:
+    layers, i = [*zoo._conv_bn(nn, 3, 16, 3), nn.ReLU()], 16
+    for width in (16, 32, 64):
+        for k in range(count):
+            layers.append(zoo._bottleneck(nn, ops, i, width, 2 if k == 0 and width > 16 else 1))
+            i = 4 * width
+    return zoo._classifier(nn, ops, layers, 256, 10)
+
+
 MODELS = {
+    "resnet1001": lambda nn, ops: _deep_resnet(nn, ops, 111),
     "unet": lambda nn, ops: _unet(nn, ops, 64, 5),
     "unet_small": lambda nn, ops: _unet(nn, ops, 8, 4),
     "transformer48": lambda nn, ops: _encoders(nn, ops, 48, 1024, 16),
@@ -66,7 +76,7 @@ MODELS = {
 }
 SHAPES = {
     "unet": (3, 512, 512), "unet_small": (3, 64, 64), "resnet18_64": (3, 64, 64),
-    "transformer48": (512, 1024), "transformer12": (64, 64),
+    "resnet1001": (3, 32, 32), "transformer48": (512, 1024), "transformer12": (64, 64),
 }  # fmt: skip
 CLASSES = {"resnet18_64": 1000}
 

@@ -57,7 +57,7 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
     import mge
     import mge.functional as F
     from mge.debug import debug
-    from mge.memory import find_strategy
+    from mge.memory import find_strategy, with_options
     from mge.view import VIEW
 
     with_mge.OPS.concat = lambda parts, axis: F.concat(parts, axis=axis)
@@ -66,7 +66,9 @@ def _mge(point: dict[str, Any], case: zoo.Case) -> tuple[Callable[[], float], Ca
         undecorated = with_mge.training(with_mge.make(case.model), case)
         return (lambda: undecorated().item()), dict
     budget = point.get("budget_bytes")
-    text = point["strategy"] + (f":budget={budget}" if budget else "")
+    text = with_options(
+        point["strategy"], replan=False, **({"budget": budget} if budget else {})
+    )  # one plan: what it predicts is what runs
     choice, planning = find_strategy(text), []
     if choice.decides_order:
         plan = choice.strategy.plan

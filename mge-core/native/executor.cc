@@ -68,6 +68,7 @@ Executor::Executor(std::vector<PlanValue> values, std::vector<PlanStep> steps, M
     step.inputs = const_cast<const MgeTensor* const*>(first);
     step.outputs = first + from.inputs.size();
     step.copy = from.copy ? &*from.copy : nullptr;
+    step.scratch_at = from.scratch_at;
     step.queue = from.backend() ? queue_of(from, error) : NO_QUEUE;
     if (!is_good_) return;
     step.run_end = i + 1;
@@ -103,7 +104,7 @@ Executor::~Executor() {
 }
 
 uint32_t Executor::queue_of(const PlanStep& step, MgeError* error) {
-  const size_t scratch = step.kernel ? step.kernel->workspace_bytes() : 0;
+  const size_t scratch = step.kernel && step.scratch_at == APART ? step.kernel->workspace_bytes() : 0;
   for (uint32_t q = 0; q < queues_.size(); ++q) {
     Queue& queue = queues_[q];
     if (queue.backend == step.backend() && queue.device == step.device() && queue.stream == step.stream) {
@@ -151,7 +152,9 @@ int Executor::sync_all(MgeError* error) {
 int Executor::start(const Step& step, const Region* regions, MgeError* error) {
   const Queue& queue = queues_[step.queue];
   if (step.kernel) {
-    void* scratch = static_cast<char*>(regions[queue.memory].workspace) + queue.workspace_at;
+    const Region& region = regions[queue.memory];
+    void* scratch = step.scratch_at == APART ? static_cast<char*>(region.workspace) + queue.workspace_at
+                                             : static_cast<char*>(region.arena) + step.scratch_at;
     return step.kernel->run(queue.handle, step.inputs, step.outputs, scratch, error);
   }
   const PlanCopy& copy = *step.copy;

@@ -34,6 +34,7 @@ struct PlanCopy {
   size_t nbytes;
 };
 
+constexpr uint64_t APART = UINT64_MAX;          // in `scratch_at`: in the workspace, which steps of a stream share
 constexpr uint32_t NO_VALUE = 0xffffffff;  // in `outputs`: nobody needs it, and the kernel takes NULL
 
 // One step of a plan.
@@ -45,6 +46,7 @@ struct PlanStep {
   bool records = false;            // a later step waits for this one
   uint32_t memory = 0;             // where its scratch is
   std::optional<PlanCopy> copy;
+  uint64_t scratch_at = APART;     // offset in the arena of `memory`
 
   // nullptr for a host call.
   const Backend* backend() const { return kernel ? &kernel->backend() : copy ? copy->backend : nullptr; }
@@ -86,7 +88,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   bool is_good() const { return is_good_; }
-  // Scratch that a run needs in a memory: for each stream as much as its most demanding step.
+  // Scratch beside the arena that a run needs in a memory: for each stream as much as its most demanding step.
   size_t workspace_bytes(uint32_t memory = 0) const { return workspace_bytes_[memory]; }
 
   // `regions`: one for each memory. Returns when all work is done, on success and on failure. `times`: (optional) start and end of each
@@ -119,6 +121,7 @@ class Executor {
   struct Step {
     const Kernel* kernel;  // nullptr: a copy where there is a queue, else a host call
     const PlanCopy* copy;
+    uint64_t scratch_at;
     const MgeTensor* const* inputs;
     MgeTensor* const* outputs;
     uint32_t queue;

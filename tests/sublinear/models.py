@@ -1,5 +1,7 @@
 """Ten small models, of the kinds that memory strategies meet, each with a training step."""
 
+from collections import Counter
+
 import numpy as np
 
 import mge
@@ -254,6 +256,34 @@ def train(name, strategy, count=3):
     state = [np.array(p.numpy()) for p in (*net.parameters(), *net.buffers())]
     (compiled,) = step.last.plans.values()
     return losses, state, compiled.plan
+
+
+def gradients(name, strategy):
+    """Return loss and gradients of one training step as a trace gives them, as bytes, and the plan."""
+    mge.random.seed(7)
+    net = MODELS[name][0]()
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.numpy()
+    manager = GradManager().attach(net.parameters())
+    score = (lambda x: net.judge(net.generator(x)).mean(axis=1)) if isinstance(net, Gan) else net
+
+    @trace(memory=strategy)
+    def step(x, y):
+        with manager:
+            loss = F.square(score(x) - y).mean()
+            manager.backward(loss)
+        return [loss, *(p.grad for p in net.parameters())]
+
+    shape, rng = MODELS[name][1], np.random.default_rng(3)
+    x, y = (mge.tensor(rng.normal(size=s).astype("float32")) for s in (shape, shape[:1]))
+    made = [t.numpy().tobytes() for t in step(x, y)]
+    (compiled,) = step.last.plans.values()
+    return made, [b.numpy().tobytes() for b in net.buffers()], compiled.plan
+
+
+def ops(plan):
+    """Return how often a plan runs each op, by the op's name without its library's."""
+    return Counter(s.slot.node.sig.op.name.rpartition("::")[2] for s in plan.steps)
 
 
 def same(a, b):

@@ -1,5 +1,9 @@
 """MegEngine's ways to ask for a strategy, and the steps that move values."""
 
+import errno
+import os
+import resource
+
 import numpy as np
 import pytest
 
@@ -8,11 +12,11 @@ import mge.functional as F
 import mge.module as M
 from mge.autodiff import GradManager
 from mge.debug import debug
-from mge.errors import PluginContractError
+from mge.errors import ArgumentError, OutOfMemory, PluginContractError, TraceError
 from mge.jit import DTRConfig, SublinearMemoryConfig, trace
 from mge.memory import current_strategy, find_strategy
 
-from .models import same, train
+from .models import prepare, same, train
 
 
 def test_the_configurations_of_megengine_choose_a_strategy():
@@ -28,6 +32,120 @@ def test_the_configurations_of_megengine_choose_a_strategy():
     assert find_strategy(chosen[1].memory).options["eviction_threshold"] == str(1 << 20)
 
 
+def test_every_field_of_the_configurations_is_taken_or_refused():
+    for made, field in [
+        (SublinearMemoryConfig(thresh_nr_try=-1), "thresh_nr_try is -1"),
+        (SublinearMemoryConfig(genetic_nr_iter=1.5), "genetic_nr_iter is 1.5"),
+        (SublinearMemoryConfig(genetic_pool_size=-2), "genetic_pool_size is -2"),
+        (SublinearMemoryConfig(lb_memory_mb=-3), "lb_memory_mb is -3"),
+        (SublinearMemoryConfig(num_worker="many"), "num_worker is 'many'"),
+        (DTRConfig(eviction_threshold=-1), "eviction_threshold is -1"),
+        (DTRConfig(evictee_minimum_size=0.5), "evictee_minimum_size is 0.5"),
+        (DTRConfig(evictee_minimum_size="2 parsecs"), "evictee_minimum_size .*'2 parsecs'"),
+        (DTRConfig(recomp_memory_factor=float("nan")), "recomp_memory_factor is nan"),
+        (DTRConfig(recomp_time_factor=-1.0), "recomp_time_factor is -1.0"),
+    ]:
+        name = "dtr_config" if isinstance(made, DTRConfig) else "sublinear_memory_config"
+        with pytest.raises(ArgumentError, match=f"{field}; it must be"):
+            trace(lambda x: x, **{name: made})
+    for made, wanted in [
+        (SublinearMemoryConfig(0, 0), {"effort": 0.1, "aim": "0"}),
+        (SublinearMemoryConfig(20, 10, 40, 300, 8), {"effort": 3.0, "aim": "300MB"}),
+        (
+            DTRConfig("2GB", 0, 0.5, 2),
+            {
+                "eviction_threshold": "2GB",
+                "evictee_minimum_size": "0",
+                "memory_factor": 0.5,
+                "time_factor": 2.0,
+            },
+        ),
+    ]:
+        options = find_strategy(made.strategy).options
+        assert {key: options[key] for key in wanted} == wanted
+    for given in (
+        {"memory": "sublinear", "dtr_config": DTRConfig()},
+        {"sublinear_memory_config": SublinearMemoryConfig(), "dtr_config": DTRConfig()},
+    ):
+        with pytest.raises(TraceError, match="exclude each other"):
+            trace(lambda x: x, **given)
+
+
+OPTIONS = [
+    ("sublinear", "max_slowdown", ("-1", "nan", "inf"), ("0", "0.1", "5")),
+    ("sublinear", "aim", ("-1", "much", "nan"), ("0", "2GB")),
+    ("sublinear", "effort", ("0", "-1", "nan", "inf", "1e6"), ("0.01", "20")),
+    ("sqrt", "seed", ("-1", "0.5", str(2**63)), ("0", str(2**63 - 1))),
+    ("dtr", "eviction_threshold", ("-1", ""), ("0", "1GB")),
+    ("dtr", "evictee_minimum_size", ("-1", "1e400"), ("0", "1MB")),
+    ("dtr", "memory_factor", ("nan", "-0.5"), ("0", "2")),
+    ("dtr", "time_factor", ("inf", "-1"), ("0", "2")),
+    ("dtr", "sqrt_sampling", ("2", ""), ("true", "0")),
+    ("offload", "minimum_size", ("-64KB", "nan"), ("0", "1MB")),
+    ("offload", "gigabytes_per_second", ("0", "-1", "nan", "inf"), ("0.5",)),
+    ("offload", "folder", ("/no/such/folder", __file__), ("", ".")),
+]
+
+
+@pytest.mark.parametrize(("strategy", "option", "wrong", "right"), OPTIONS)
+def test_options_are_checked_where_they_are_stated(strategy, option, wrong, right):
+    for value in right:
+        find_strategy(f"{strategy}:{option}={value}")
+    for value in wrong:
+        rule = f'memory: option {option} of strategy "{strategy}" is .*; it must be '
+        with pytest.raises(ArgumentError, match=rule) as caught:
+            mge.memory(strategy, **{option: value}).__enter__()
+        assert "test_interface.py:" in str(caught.value) and "try: leave it" in str(caught.value)
+
+
+def test_every_option_has_a_rule():
+    stated = {option for _, option, _, _ in OPTIONS}
+    for strategy in ("sublinear", "sqrt", "dtr", "offload"):
+        assert stated.issuperset(find_strategy(strategy).options)
+
+
+def test_a_file_that_cannot_be_made_is_told_before_anything_runs(tmp_path):
+    """As on a full disk: the system allows no file of that size."""
+    wanted = train("chain", "static", 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    net, step = prepare("chain", f"offload:minimum_size=0,folder={tmp_path}")
+    before = [p.numpy().tobytes() for p in net.parameters()]
+    x, y = (mge.tensor(np.ones(shape, "float32")) for shape in ((48, 24), (48,)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OutOfMemory) as caught:
+            step(x, y).numpy()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    text = str(caught.value)
+    assert "offload: a file of " in text and f"bytes in {tmp_path} cannot be made: File" in text
+    assert "try: another folder: offload:folder=" in text
+    assert not step.last.plans, "it was made, and would have failed half-way"
+    assert before == [p.numpy().tobytes() for p in net.parameters()]
+    assert same(train("chain", f"offload:minimum_size=0,folder={tmp_path}", 1), wanted)
+
+
+def test_a_disk_without_room_is_told(monkeypatch, tmp_path):
+    """The room is reserved: a file with holes would end the program once it is written."""
+
+    def full(descriptor, start, nbytes):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    _, step = prepare("chain", f"offload:minimum_size=0,folder={tmp_path}")
+    with pytest.raises(OutOfMemory, match=f"bytes in {tmp_path} cannot be made: No space left"):
+        step(*(mge.tensor(np.ones(shape, "float32")) for shape in ((48, 24), (48,))))
+
+
+def test_a_folder_that_goes_away_is_told(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    _, step = prepare("chain", f"offload:minimum_size=0,folder={folder}")
+    folder.rmdir()
+    with pytest.raises(ArgumentError, match="must be a folder that exists and can be written to"):
+        step(*(mge.tensor(np.ones(shape, "float32")) for shape in ((48, 24), (48,))))
+
+
 def test_dtr_is_switched_on_for_the_process():
     mge.dtr.eviction_threshold = "1MB"
     try:
@@ -37,6 +155,15 @@ def test_dtr_is_switched_on_for_the_process():
     finally:
         mge.dtr.eviction_threshold = 0
         mge.dtr.disable()
+    assert current_strategy() == "static"
+    mge.dtr.evictee_minimum_size = -1
+    try:
+        with pytest.raises(
+            ArgumentError, match=r"evictee_minimum_size .* is '-1'; it must be a size"
+        ):
+            mge.dtr.enable()
+    finally:
+        mge.dtr.evictee_minimum_size = "1MB"
     assert current_strategy() == "static"
 
 

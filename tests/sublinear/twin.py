@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-KEEP, RETAIN = -1, 2**31 - 1
+KEEP, RETAIN = -1, 2**23 - 1
 
 
 def uses_of(request):
@@ -14,7 +14,7 @@ def uses_of(request):
 
 
 def gaps(request):
-    """Return for each value that may go where its longest gap begins, and whether it has one."""
+    """Return for each value that may go where its places begin: see simulator.hpp; and whether it has a gap."""
     found, uses = {}, uses_of(request)
     for t, node in enumerate(request.nodes):
         if not node.is_pure or node.phase == "update":
@@ -23,8 +23,11 @@ def gaps(request):
             if request.values[v].pinned == "output" or not request.values[v].nbytes or not uses[v]:
                 continue
             points = [t, *uses[v]]
-            a, b = max(pairwise(points), key=lambda p: p[1] - p[0])
-            found[v] = (a, True) if b - a > 1 else (uses[v][-1], False)
+            gives = {n.number for n in request.nodes if any(a == v for a, _ in n.inplace)}
+            gaps = sorted((a - b, a) for a, b in pairwise(points) if b - a > 1 or a in gives)
+            starts, has_gap = [a for _, a in gaps], bool(gaps) and gaps[0][0] < -1
+            starts.insert(int(has_gap), uses[v][-1])
+            found[v] = starts[:7], has_gap
     return found
 
 
@@ -44,10 +47,10 @@ def runs(request, hold):
         there.update(nodes[t].outputs)
 
     def stays(v, t):
-        if hold[v] in (KEEP, RETAIN):
+        if hold[v] == KEEP or hold[v] & RETAIN == RETAIN:
             return True
         later = [u for u in uses[v] if u > t]
-        return hold[v] > 0 and bool(later) and later[0] - t <= hold[v]
+        return bool(later) and later[0] - t <= hold[v] & RETAIN
 
     for t in range(len(nodes)):
         again = []
@@ -55,8 +58,11 @@ def runs(request, hold):
         for n in again:
             for v in nodes[n].outputs:
                 (there.add if stays(v, t) else there.discard)(v)
-        for v, (start, _) in gap.items():
-            if start == t and hold[v] != KEEP:
+        served = {v for n in again for v in nodes[n].inputs}
+        for v, (starts, _) in gap.items():
+            places = hold[v] >> 23 or 1
+            goes = any(s == t and places >> i & 1 for i, s in enumerate(starts))
+            if hold[v] != KEEP and (goes or places >> 7 and v in served):
                 there.discard(v)
     return order
 
@@ -79,15 +85,16 @@ def peak(request, order):
             last[newest[v.number]] = len(order)
     newest, block, blocks = {}, {}, []  # blocks: [bytes, start, end]
     for r, t in enumerate(order):
-        taken, pairs = set(), {b: a for a, b in nodes[t].inplace}
+        taken = set()
         for v in nodes[t].outputs:
-            a, mine = pairs.get(v), None
-            if a is not None and a not in made:
+            over = [a for a, b in nodes[t].inplace if b == v]
+            if not made.issuperset(over):
                 block[v, r] = None
                 continue
-            if a is not None and last[newest[a]] == r and nodes[t].inputs.count(a) == 1:
-                mine = block[newest[a]]
-            if mine is None or mine in taken:
+            free = [a for a in over if last[newest[a]] == r and nodes[t].inputs.count(a) == 1]
+            left = [block[newest[a]] for a in free if block[newest[a]] not in (None, *taken)]
+            mine = left[0] if left else None
+            if mine is None:
                 mine = len(blocks)
                 blocks.append([size[v], r, r])
             taken.add(mine)

@@ -13,7 +13,7 @@ namespace {
 class Plan : private HostCalls {
  public:
   // values: (code, bits, shape, place, at, memory) each; steps: (kernel, or (backend, device, kind, bytes) of a copy,
-  // or None, inputs, outputs, stream, waits, records, memory) each; calls: for each step in Python (callable,
+  // or None, inputs, outputs, stream, waits, records, memory, offset of its scratch in the arena or None) each; calls: for each step in Python (callable,
   // arguments), else None. memories: (DLPack's type, index) each, and arenas: (bytes, bytes of scratch) each.
   Plan(const py::sequence& values, const py::sequence& steps, const py::sequence& calls, std::vector<size_t> input_bytes,
        std::vector<size_t> result_bytes, const std::vector<std::pair<int32_t, int32_t>>& memories,
@@ -44,6 +44,7 @@ class Plan : private HostCalls {
       made.waits = py::cast<std::vector<uint32_t>>(step[4]);
       made.records = py::cast<bool>(step[5]);
       made.memory = py::cast<uint32_t>(step[6]);
+      if (!step[7].is_none()) made.scratch_at = py::cast<uint64_t>(step[7]);
       plan_steps.push_back(std::move(made));
     }
     for (py::handle item : calls) {

@@ -93,6 +93,7 @@ class NativePlan:
                 waits.get(i, ()),
                 i in awaited,
                 memories.get(plan.memory_of(s.slot.node.sig.device), 0),
+                plan.memory.offsets[plan.arena[plan.scratch[i]]] if i in plan.scratch else None,
             )
             for i, (s, owner) in enumerate(zip(plan.steps, owners))
         ]
@@ -218,6 +219,11 @@ def _lane(step: Any) -> tuple[Any, int] | None:
     """Return the stream that a step runs on; None for one that is complete when its call returns."""
     owner = _owner(step)
     return (owner, step.slot.stream) if owner is not None and owner.backend.has_streams else None
+
+
+def runs_in_turn(steps: Sequence[Any]) -> bool:
+    """Whether each step is complete before the next one starts."""
+    return all(not s.slot.stream and _lane(s) is None for s in steps)
 
 
 def _is_mixed(plan: Any) -> bool:

@@ -27,7 +27,7 @@ from .memory import (
     rounded,
 )
 from .native import NativeKernel
-from .nativeplan import workspace_bytes
+from .nativeplan import runs_in_turn, workspace_bytes
 from .order import eased
 from .passes.simplify import constant_value
 from .passes.split import split_updates
@@ -96,8 +96,10 @@ class Plan:
         Of the storages of kind ``"arena"``, by ``arena`` (storage -> position).
     arenas : dict of Device to (int, int), bytes
         The size of the arena in each memory, and of the scratch of kernels that follows it.
+    scratch : dict of int to int
+        Step -> storage of its scratch, where that lies in the arena: where steps run in turn, and not ``apart``.
     workspace_bytes : int
-        All that scratch.
+        All scratch that follows the arenas.
     devices : list of Device
         All that it uses, in the order in which a run locks them.
     has_own_memory : bool
@@ -120,8 +122,14 @@ class Plan:
     once: Sequence[Signature] = ()
 
     def __init__(
-        self, graph: Graph, donated: Sequence[int] = (), strategy: str = "static", times: Any = None
+        self,
+        graph: Graph,
+        donated: Sequence[int] = (),
+        strategy: str = "static",
+        times: Any = None,
+        apart: bool = False,
     ) -> None:
+        self.apart = apart
         choice = find_strategy(strategy)
         self.times: Mapping[Signature, float] = times or {}
         self.donated = tuple(donated)
@@ -168,7 +176,7 @@ class Plan:
     def _made(self, graph: Graph, strategy: str, keeps_order: bool | None = None) -> Plan:
         """Return another plan of the same inputs, unchecked; without a word on the order, in the best that is known."""
         plan = object.__new__(Plan)
-        plan.donated = self.donated
+        plan.donated, plan.apart = self.donated, self.apart
         if keeps_order is None:
             plan._ease(graph, strategy)
         else:
@@ -187,6 +195,8 @@ class Plan:
         self.memory_of = builder.memory_of
         self.steps, self.values, self.storages, self.outputs = builder.build()
         self.overwrites_from = builder.overwrites_from
+        in_turn = not self.apart and runs_in_turn(self.steps)
+        self.scratch = builder.scratch(self.steps) if in_turn else {}
         written = {self.values[v].storage for step in self.steps for v in step.outputs}
         self.overwrites = [
             s.source for i, s in enumerate(self.storages) if s.kind == "input" and i in written
@@ -218,7 +228,8 @@ class Plan:
             ]
             layouts[device] = plan_memory(intervals, self.strategy)
         arenas = {d: (plan.arena_bytes, 0) for d, plan in layouts.items()}
-        for device, scratch in workspace_bytes(self.steps).items():
+        apart = {} if self.scratch else workspace_bytes(self.steps)
+        for device, scratch in apart.items():
             where = self.memory_of(device)
             arena_bytes, before = arenas.get(where, (0, 0))
             arenas[where] = arena_bytes, before + scratch
@@ -362,6 +373,17 @@ class _Builder:
             for s in slots
         ]
         return steps, self.values, self.storages, outputs
+
+    def scratch(self, steps: list[Step]) -> dict[int, int]:
+        """Give the scratch of each kernel a storage for its step; return these by step."""
+        found = {}
+        for i, step in enumerate(steps):
+            if isinstance(step.kernel, NativeKernel) and step.kernel.workspace_bytes:
+                node = step.slot.node
+                label, size = f"scratch of {_described(node)}", step.kernel.workspace_bytes
+                found[i] = self._storage("arena", size, None, i, label, node)
+                self.storages[found[i]].end = i
+        return found
 
     def _number_values(self, slots: list[Slot]) -> tuple[list[Slot], list[tuple[Type, str | None]]]:
         """Give each output of each node a number; return the slots that are no views, and the values' types."""

@@ -165,7 +165,7 @@ class _Writer:
         names = list(model.weights)[: len(graph.inputs) - count]
         changing = {count + i for i, name in enumerate(names) if name in self.number}
         first, sources, rest = split_prologue(optimise(graph), changing)
-        plan = Plan(rest, (), current_strategy())
+        plan = Plan(rest, (), current_strategy(), apart=True)
         self._refuse(plan)
         weights = [model.weights[name].numpy() for name in names]
         extra = [] if first is None else self._prologue(first, sources)

@@ -1,4 +1,4 @@
-// Plans to start the search from: checkpoints in one or two levels, and the cheap values alone.
+// Plans to start the search from, whatever the graph: checkpoints in one or two levels.
 //
 // A cut is a place in the forward phase; what it cuts through is a checkpoint. In one level (Chen et al. 2016,
 // https://arxiv.org/abs/1604.06174), all else is computed again, segment by segment. In two levels, the outer
@@ -31,21 +31,6 @@ class Seeds {
     for (int32_t t = 1; t <= p_.node_count; ++t) crossing_[t] += crossing_[t - 1], weight_[t] += weight_[t - 1];
   }
 
-  // Values that cost less than a limit for their bytes go, for several limits.
-  std::vector<std::vector<int32_t>> cheap() const {
-    std::vector<double> prices;
-    for (int32_t v : saved_) prices.push_back(price(v));
-    std::sort(prices.begin(), prices.end());
-    std::vector<std::vector<int32_t>> found;
-    for (int32_t i = 1; i <= 8 && !prices.empty(); ++i) {
-      std::vector<int32_t> hold = s_.kept();
-      for (int32_t v : saved_)
-        if (price(v) <= prices[(prices.size() - 1) * i / 8]) hold[v] = kRetain;
-      found.push_back(std::move(hold));
-    }
-    return found;
-  }
-
   // Checkpoints: `outer` segments, each of `inner` segments.
   std::vector<int32_t> checkpoints(int32_t outer, int32_t inner) const {
     std::vector<int32_t> hold = s_.kept();
@@ -63,8 +48,6 @@ class Seeds {
   }
 
  private:
-  double price(int32_t v) const { return p_.time_ns[s_.maker(v)] / static_cast<double>(p_.nbytes[v]); }
-
   // Places that share the saved bytes out evenly, each moved to where it cuts through least.
   std::vector<int32_t> cuts(int32_t segments) const {
     std::vector<int32_t> found;

@@ -1,9 +1,9 @@
 // The simulator: what a plan takes in time and bytes, from which values it keeps and which it computes again.
 //
-// A plan gives each value a hold. KEEP: it stays from its first computation to whatever reads it last. Otherwise it is given up
-// where the longest gap between two of its uses begins, and computed again by the first step that needs it. A value
-// that was computed again at step t stays if its next use is at most `hold` steps after t: 0 computes it for each
-// step that needs it, RETAIN keeps it from then on, and between them are the sweeps of checkpointing in levels.
+// A plan gives each value a hold. KEEP: it stays from its first computation to whatever reads it last. Otherwise it is
+// given up where some of the gaps between its uses begin, which are its places, and computed again by the first step that
+// needs it. A value that was computed again at step t stays if its next use is at most `after` steps behind t: 0 computes
+// it for each step that needs it, RETAIN keeps it from then on, and between them are the sweeps of checkpointing in levels.
 //
 // The bytes follow the rules of the core's plans: a value lives from its run to the last reader before its next run;
 // an output takes the bytes of an input that dies there, where the op allows it; results have memory of their own.
@@ -13,12 +13,23 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace sublinear {
 
 constexpr int32_t kKeep = -1;
-constexpr int32_t kRetain = std::numeric_limits<int32_t>::max();
+constexpr int32_t kPlaceShift = 23;
+constexpr int32_t kRetain = (1 << kPlaceShift) - 1;
+
+// Places, bits: the longest gap, or behind the last use where there is none; behind the last use; other gaps, the longest
+// first; and kServed, each step at which something is computed again from the value. A hold has `after` below, and the
+// places above; none stands for the longest gap. A gap has a step in between, or an output in the memory of the value.
+constexpr int32_t kLongest = 1, kBehind = 2, kMostPlaces = 7, kServed = 1 << kMostPlaces;
+
+inline int32_t after(int32_t hold) { return hold & kRetain; }
+inline int32_t places(int32_t hold) { return hold >> kPlaceShift ? hold >> kPlaceShift : kLongest; }
+inline int32_t hold_of(int32_t places, int32_t after) { return places << kPlaceShift | after; }
 
 // What the planner is asked for. Arrays belong to the caller and outlive the simulator.
 struct Problem {
@@ -48,7 +59,14 @@ class Simulator {
   explicit Simulator(const Problem& problem);
 
   // Runs `hold` (one for each value) and returns what it takes.
-  Figures run(const std::vector<int32_t>& hold);
+  Figures run(const std::vector<int32_t>& hold) {
+    Figures figures;
+    run(hold, std::numeric_limits<double>::infinity(), figures);
+    return figures;
+  }
+
+  // The same; gives up and returns false where it takes longer than `most_ns`.
+  bool run(const std::vector<int32_t>& hold, double most_ns, Figures& figures);
 
   // The nodes that the last plan runs, in order.
   const std::vector<int32_t>& runs() const { return runs_; }
@@ -63,179 +81,191 @@ class Simulator {
   int32_t gap_end(int32_t value) const { return gap_end_[value]; }
   bool has_gap(int32_t value) const { return gap_end_[value] >= 0; }
   int32_t maker(int32_t value) const { return maker_[value]; }
+  int32_t place_count(int32_t value) const { return place_count_[value]; }
 
   // The values that are live at a run of the last plan.
-  std::vector<int32_t> live_at(int32_t run) const;
+  std::vector<int32_t> live_at(int32_t run);
 
  private:
-  void compute(int32_t node);
-  void emit(const std::vector<int32_t>& hold);
+  bool compute(int32_t node);
+  bool emit(const std::vector<int32_t>& hold);
   bool stays(int32_t value, int32_t step, int32_t hold) const;
-  int64_t peak(int32_t* at);
+  template <class Look>
+  void look_back(Look look);
 
+  struct Place {
+    int32_t value, place;
+  };
+  struct Output {
+    int32_t value, source_start, source_end;  // inputs over which it may be written
+  };
   const Problem& p_;
-  std::vector<int32_t> maker_, gap_start_, gap_end_, candidates_, kept_;
-  std::vector<std::vector<int32_t>> uses_, given_up_;  // by value: steps; by step: values whose gap begins
+  double time_ = 0, most_ns_ = 0;
+  int64_t results_ = 0;
+  std::vector<int32_t> maker_, gap_start_, gap_end_, candidates_, kept_, place_count_;
+  std::vector<std::vector<int32_t>> uses_;
+  std::vector<Place> places_;              // by step
+  std::vector<int32_t> place_start_, need_start_, need_, sources_;
+  std::vector<Output> outputs_;            // like the problem's
+  std::vector<int64_t> nbytes_;            // 0 where the memory is not the plan's
   std::vector<uint8_t> present_;
   std::vector<int32_t> runs_, again_;
-  // Instances: one for each output of each run. Storages: one or several instances, one after the other.
-  struct Storage {
-    int64_t nbytes;
-    int32_t start, end;
-  };
-  static constexpr int32_t kNew = -1, kOutside = -2;
-  int32_t over(int32_t node, int32_t output, int32_t r) const;
-  std::vector<int32_t> current_, last_, storage_of_, results_;
-  std::vector<Storage> storages_;
-  std::vector<int64_t> change_;
+  std::vector<int64_t> weight_;            // of live values, 0 where the memory is a result's; -1: not live
 };
 
 inline Simulator::Simulator(const Problem& p)
     : p_(p), maker_(p.value_count, -1), gap_start_(p.value_count), gap_end_(p.value_count),
-      kept_(p.value_count, kKeep), uses_(p.value_count), given_up_(p.node_count), present_(p.value_count), current_(p.value_count) {
+      kept_(p.value_count, kKeep), place_count_(p.value_count, 0), uses_(p.value_count),
+      nbytes_(p.nbytes, p.nbytes + p.value_count), present_(p.value_count), weight_(p.value_count) {
   for (int32_t n = 0; n < p.node_count; ++n) {
     for (int32_t i = p.output_start[n]; i < p.output_start[n + 1]; ++i) maker_[p.outputs[i]] = n;
     for (int32_t i = p.input_start[n]; i < p.input_start[n + 1]; ++i) {
       auto& uses = uses_[p.inputs[i]];
       if (uses.empty() || uses.back() != n) uses.push_back(n);
     }
+    for (int32_t k = 2 * p.pair_start[n]; k < 2 * p.pair_start[n + 1]; k += 2)
+      if (p.pairs[k] < 0) nbytes_[p.pairs[k + 1]] = 0;
   }
+  std::vector<std::vector<Place>> by_step(p.node_count);
+  std::vector<uint8_t> is_candidate(p.value_count, 0);
   for (int32_t v = 0; v < p.value_count; ++v) {
-    if (p.is_result[v]) results_.push_back(v);
+    if (p.is_result[v]) results_ += nbytes_[v];
     if (maker_[v] < 0 || p.is_result[v] || !p.may_repeat[maker_[v]] || p.nbytes[v] == 0 || uses_[v].empty()) continue;
-    int32_t before = maker_[v], widest = 1;
-    gap_start_[v] = uses_[v].back(), gap_end_[v] = -1;
+    std::vector<std::pair<int32_t, int32_t>> gaps;  // less their length, start
+    int32_t before = maker_[v];
+    const auto gives_memory = [&](int32_t n) {
+      for (int32_t k = 2 * p.pair_start[n]; k < 2 * p.pair_start[n + 1]; k += 2)
+        if (p.pairs[k] == v) return true;
+      return false;
+    };
     for (int32_t use : uses_[v]) {
-      if (use - before > widest) widest = use - before, gap_start_[v] = before, gap_end_[v] = use;
+      if (use - before > 1 || gives_memory(before)) gaps.push_back({before - use, before});
       before = use;
     }
+    std::sort(gaps.begin(), gaps.end());
+    gaps.insert(gaps.begin() + (!gaps.empty() && gaps[0].first < -1), {0, before});
+    gap_start_[v] = gaps[0].second, gap_end_[v] = gaps[0].first < -1 ? gaps[0].second - gaps[0].first : -1;
     if (!has_gap(v)) kept_[v] = 0;
     candidates_.push_back(v);
-    given_up_[gap_start_[v]].push_back(v);
+    is_candidate[v] = 1;
+    place_count_[v] = static_cast<int32_t>(std::min<size_t>(gaps.size(), kMostPlaces));
+    for (int32_t i = 0; i < place_count_[v]; ++i) by_step[gaps[i].second].push_back({v, 1 << i});
   }
   std::stable_sort(candidates_.begin(), candidates_.end(), [&](int32_t a, int32_t b) { return maker_[a] < maker_[b]; });
+  for (int32_t n = 0; n < p.node_count; ++n) {
+    place_start_.push_back(static_cast<int32_t>(places_.size()));
+    places_.insert(places_.end(), by_step[n].begin(), by_step[n].end());
+    need_start_.push_back(static_cast<int32_t>(need_.size()));
+    const auto first = p.inputs + p.input_start[n], last = p.inputs + p.input_start[n + 1];
+    for (auto v = first; v != last; ++v)
+      if (is_candidate[*v] && std::find(first, v, *v) == v) need_.push_back(*v);
+    for (int32_t i = p.output_start[n]; i < p.output_start[n + 1]; ++i) {
+      const int32_t v = p.outputs[i], from = static_cast<int32_t>(sources_.size());
+      for (int32_t k = 2 * p.pair_start[n]; k < 2 * p.pair_start[n + 1]; k += 2) {
+        const int32_t source = p.pairs[k];
+        if (p.pairs[k + 1] != v || source < 0 || nbytes_[v] == 0) continue;
+        if (nbytes_[source] == nbytes_[v] && std::count(first, last, source) == 1) sources_.push_back(source);
+      }
+      outputs_.push_back({v, from, static_cast<int32_t>(sources_.size())});
+    }
+  }
+  place_start_.push_back(static_cast<int32_t>(places_.size()));
+  need_start_.push_back(static_cast<int32_t>(need_.size()));
 }
 
 inline bool Simulator::stays(int32_t value, int32_t step, int32_t hold) const {
-  if (hold == kKeep || hold == kRetain) return true;
-  if (hold == 0) return false;
+  if (hold == kKeep || after(hold) == kRetain) return true;
+  if (after(hold) == 0) return false;
   const auto& uses = uses_[value];
   auto next = std::upper_bound(uses.begin(), uses.end(), step);
-  return next != uses.end() && *next - step <= hold;
+  return next != uses.end() && *next - step <= after(hold);
 }
 
-inline void Simulator::compute(int32_t node) {
-  for (int32_t i = p_.input_start[node]; i < p_.input_start[node + 1]; ++i) {
-    int32_t v = p_.inputs[i];
+inline bool Simulator::compute(int32_t node) {
+  for (int32_t i = need_start_[node]; i < need_start_[node + 1]; ++i) {
+    const int32_t v = need_[i];
     if (!present_[v]) {
-      compute(maker_[v]);
+      if (!compute(maker_[v])) return false;
       again_.push_back(maker_[v]);
     }
   }
   runs_.push_back(node);
+  time_ += p_.time_ns[node];
   for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) present_[p_.outputs[i]] = 1;
+  return time_ <= most_ns_;
 }
 
-inline void Simulator::emit(const std::vector<int32_t>& hold) {
+inline bool Simulator::emit(const std::vector<int32_t>& hold) {
   runs_.clear();
+  time_ = 0;
   std::fill(present_.begin(), present_.end(), 0);
   for (int32_t t = 0; t < p_.node_count; ++t) {
     again_.clear();
-    compute(t);
+    if (!compute(t)) return false;
     for (int32_t node : again_)
       for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) {
         int32_t v = p_.outputs[i];
         present_[v] = stays(v, t, hold[v]);
       }
-    for (int32_t v : given_up_[t])
-      if (hold[v] != kKeep) present_[v] = 0;
-  }
-}
-
-inline int64_t Simulator::peak(int32_t* at) {
-  const int32_t count = static_cast<int32_t>(runs_.size());
-  constexpr int32_t kAtEnd = std::numeric_limits<int32_t>::max();
-  last_.clear();
-  for (int32_t r = 0; r < count; ++r) {
-    const int32_t node = runs_[r];
-    for (int32_t i = p_.input_start[node]; i < p_.input_start[node + 1]; ++i) last_[current_[p_.inputs[i]]] = r;
-    for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) {
-      current_[p_.outputs[i]] = static_cast<int32_t>(last_.size());
-      last_.push_back(r);
-    }
-  }
-  for (int32_t v : results_) last_[current_[v]] = kAtEnd;
-
-  storage_of_.assign(last_.size(), kOutside);
-  storages_.clear();
-  int32_t instance = 0;
-  for (int32_t r = 0; r < count; ++r) {
-    const int32_t node = runs_[r];
-    const int32_t first = instance;
-    for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i, ++instance) {
-      int32_t storage = over(node, p_.outputs[i], r);
-      for (int32_t j = first; j < instance; ++j)
-        if (storage >= 0 && storage_of_[j] == storage) storage = kNew;
-      if (storage == kOutside) continue;
-      if (storage == kNew) {
-        storage = static_cast<int32_t>(storages_.size());
-        storages_.push_back({p_.nbytes[p_.outputs[i]], r, r});
+    for (int32_t node : again_)
+      for (int32_t i = need_start_[node]; i < need_start_[node + 1]; ++i) {
+        const int32_t h = hold[need_[i]];
+        if (h != kKeep && (h >> kPlaceShift & kServed)) present_[need_[i]] = 0;
       }
-      storage_of_[instance] = storage;
-      storages_[storage].end = last_[instance];
-    }
-    for (int32_t i = p_.output_start[node], k = first; i < p_.output_start[node + 1]; ++i, ++k)
-      current_[p_.outputs[i]] = k;
-  }
-
-  change_.assign(count + 1, 0);
-  int64_t results = 0;
-  for (const auto& s : storages_) {
-    if (s.end == kAtEnd) {
-      results += s.nbytes;
-    } else {
-      change_[s.start] += s.nbytes;
-      change_[s.end + 1] -= s.nbytes;
+    for (int32_t i = place_start_[t]; i < place_start_[t + 1]; ++i) {
+      const int32_t h = hold[places_[i].value];
+      if (h != kKeep && (places(h) & places_[i].place)) present_[places_[i].value] = 0;
     }
   }
-  int64_t live = 0, most = 0;
-  *at = 0;
-  for (int32_t r = 0; r < count; ++r) {
-    live += change_[r];
-    if (live > most) most = live, *at = r;
+  return true;
+}
+
+// From the last run to the first, until it returns false: `look(run, live bytes)`. weight_ has the values that are live.
+template <class Look>
+void Simulator::look_back(Look look) {
+  std::fill(weight_.begin(), weight_.end(), -1);
+  for (int32_t v = 0; v < p_.value_count; ++v)
+    if (p_.is_result[v]) weight_[v] = 0;
+  int64_t live = results_;
+  for (int32_t r = static_cast<int32_t>(runs_.size()) - 1; r >= 0; --r) {
+    const int32_t node = runs_[r];
+    int64_t begun = 0, only_here = 0;
+    for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) {
+      const Output& o = outputs_[i];
+      int64_t weight = weight_[o.value];
+      if (weight < 0) weight = nbytes_[o.value], only_here += weight;
+      else begun += weight;
+      for (int32_t k = o.source_start; k < o.source_end; ++k)
+        if (weight_[sources_[k]] < 0) {  // it dies here: one memory for both
+          weight_[sources_[k]] = weight;
+          only_here -= weight, live += weight;
+          break;
+        }
+    }
+    for (int32_t i = p_.input_start[node]; i < p_.input_start[node + 1]; ++i)
+      if (weight_[p_.inputs[i]] < 0) weight_[p_.inputs[i]] = nbytes_[p_.inputs[i]], live += nbytes_[p_.inputs[i]];
+    if (!look(r, live + only_here)) return;
+    live -= begun;
+    for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) weight_[p_.outputs[i]] = -1;
   }
-  return most + results;
 }
 
-// The storage that an output of run `r` may take over: an input's that dies there, kOutside or kNew.
-inline int32_t Simulator::over(int32_t node, int32_t output, int32_t r) const {
-  for (int32_t k = p_.pair_start[node]; k < p_.pair_start[node + 1]; ++k) {
-    if (p_.pairs[2 * k + 1] != output) continue;
-    const int32_t source = p_.pairs[2 * k];
-    if (source < 0) return kOutside;
-    const int32_t* begin = p_.inputs + p_.input_start[node];
-    const int32_t* end = p_.inputs + p_.input_start[node + 1];
-    const int32_t from = current_[source];
-    bool is_free = last_[from] == r && storage_of_[from] >= 0 && std::count(begin, end, source) == 1;
-    return is_free ? storage_of_[from] : kNew;
-  }
-  return kNew;
+inline bool Simulator::run(const std::vector<int32_t>& hold, double most_ns, Figures& figures) {
+  most_ns_ = most_ns;
+  if (!emit(hold)) return false;
+  figures = {time_, 0, 0};
+  look_back([&](int32_t r, int64_t live) {
+    if (live >= figures.peak_bytes) figures.peak_bytes = live, figures.peak_run = r;
+    return true;
+  });
+  return true;
 }
 
-inline Figures Simulator::run(const std::vector<int32_t>& hold) {
-  emit(hold);
-  Figures figures;
-  for (int32_t node : runs_) figures.time_ns += p_.time_ns[node];
-  figures.peak_bytes = peak(&figures.peak_run);
-  return figures;
-}
-
-inline std::vector<int32_t> Simulator::live_at(int32_t run) const {
+inline std::vector<int32_t> Simulator::live_at(int32_t run) {
   std::vector<int32_t> live;
-  int32_t instance = 0;
-  for (int32_t r = 0; r <= run; ++r)
-    for (int32_t i = p_.output_start[runs_[r]]; i < p_.output_start[runs_[r] + 1]; ++i, ++instance)
-      if (last_[instance] >= run) live.push_back(p_.outputs[i]);
+  look_back([&](int32_t r, int64_t) { return r != run; });
+  for (int32_t v = 0; v < p_.value_count; ++v)
+    if (weight_[v] >= 0 && !p_.is_result[v]) live.push_back(v);
   return live;
 }
 

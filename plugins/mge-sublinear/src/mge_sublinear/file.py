@@ -9,17 +9,24 @@ from __future__ import annotations
 import functools
 import itertools
 import mmap
+import os
 import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mge.device import as_device, parse_bytes
-from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Offload, Prefetch, Run
+from mge.plugin import (
+    MemoryReport,
+    MemoryRequest,
+    MemorySchedule,
+    Offload,
+    OutOfMemory,
+    Prefetch,
+    Run,
+)
 
-from .curve import with_early_updates
-from .native import Problem
-from .strategies import Sublinear
+from .strategies import Sublinear, busiest
 
 
 class _Waiting(NamedTuple):
@@ -32,7 +39,7 @@ class _Waiting(NamedTuple):
 
 
 class File:
-    """A temporary file in which values wait, made at the first of them; it goes when the plan does.
+    """A temporary file in which values wait; it has no name, and goes when the plan does.
 
     Parameters
     ----------
@@ -48,12 +55,31 @@ class File:
         self._map: Any = None
         self._forms: dict[int, tuple[Any, Any]] = {}
 
+    def reserve(self) -> None:
+        """Make the file, with room on the disk for all of it: a disk that is full later must end no program.
+
+        Raises
+        ------
+        OutOfMemory
+            The system refuses; says why, how many bytes, and where.
+        """
+        nbytes, folder = self._ends[-1], self._folder
+        try:
+            folder = folder or tempfile.gettempdir()
+            with tempfile.TemporaryFile(dir=folder) as file:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+                self._map = mmap.mmap(file.fileno(), nbytes)
+        except OSError as error:
+            what = f"a file of {nbytes:,} bytes in {folder or 'the temporary folder'}"
+            raise OutOfMemory(
+                f"memory strategy offload: {what} cannot be made: {error.strerror}",
+                hint="another folder: offload:folder=/a/large/disk; or a larger budget, so that less is moved",
+            ) from error
+
     def store(self, slot: int, array: Any) -> np.ndarray:
         """Take a value; return its token."""
-        if self._map is None:
-            with tempfile.TemporaryFile(dir=self._folder or None) as file:
-                file.truncate(self._ends[-1])
-                self._map = mmap.mmap(file.fileno(), self._ends[-1])
+        if self._map is None:  # the plan is over its budget, and runs all the same
+            self.reserve()
         self._forms[slot] = array.dtype, array.shape
         self._view(slot)[...] = array
         self._forget(slot)
@@ -100,18 +126,18 @@ class OffloadStrategy(Sublinear):
 
     def plan(self, request: MemoryRequest) -> MemorySchedule:
         """Return what runs, and what moves, when."""
-        order = with_early_updates(request, Problem(request).order())
+        order = list(range(len(request.nodes)))
         waiting = _waiting(request, order)
         budget = request.budget_bytes
         low, high = 0, len(waiting)  # as few as the budget allows
-        made = self._with(request, order, waiting if budget is None else [])
+        made, file = self._with(request, order, waiting if budget is None else [])
         if budget is not None and request.measure(made) > budget:
-            made = self._with(request, order, waiting)
+            made, file = self._with(request, order, waiting)
             while low < high:
                 middle = (low + high) // 2
-                tried = self._with(request, order, waiting[:middle])
+                tried, its_file = self._with(request, order, waiting[:middle])
                 if request.measure(tried) <= budget:
-                    high, made = middle, tried
+                    high, made, file = middle, tried, its_file
                 else:
                     low = middle + 1
         moved = sum(request.values[s.value].nbytes for s in made if not isinstance(s, Run))
@@ -119,11 +145,21 @@ class OffloadStrategy(Sublinear):
             sum(n.time_ns for n in request.nodes) + moved / request.options["gigabytes_per_second"]
         )
         peak = request.measure(made)
-        reason = "What is left is in use at once; the strategy sublinear may take less"
-        return MemorySchedule(made, peak, MemoryReport(time_ns, peak, None, reason))
+        if budget is None or peak <= budget:
+            if moved:
+                file.reserve()
+            return MemorySchedule(made, peak, MemoryReport(time_ns, peak))
+        least, reason = request.options["minimum_size"], ""
+        if parse_bytes(least):
+            reason = f"Values under minimum_size={least} stay: a smaller one may take less. "
+        reason += "What is left is in use at once; the strategy sublinear may take less"
+        report = MemoryReport(time_ns, peak, busiest(request, made), reason)
+        return MemorySchedule(made, peak, report)
 
-    def _with(self, request: MemoryRequest, order: list[int], moved: list[_Waiting]) -> list[Any]:
-        """Return the steps of an order in which these values wait in a file."""
+    def _with(
+        self, request: MemoryRequest, order: list[int], moved: list[_Waiting]
+    ) -> tuple[list[Any], File]:
+        """Return the steps of an order in which these values wait in a file, and the file."""
         file = File(request.options["folder"], [w.nbytes for w in moved])
         loads = sorted(range(len(moved)), key=lambda i: moved[i].end)
         behind: dict[int, list[Any]] = {}
@@ -139,7 +175,7 @@ class OffloadStrategy(Sublinear):
             steps += ahead.get(position, ())
             steps.append(Run(number))
             steps += behind.get(position, ())
-        return steps
+        return steps, file
 
 
 def _waiting(request: MemoryRequest, order: list[int]) -> list[_Waiting]:

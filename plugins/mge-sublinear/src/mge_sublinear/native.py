@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 
 from mge.plugin import MemoryRequest
 
-KEEP, RETAIN = -1, 2**31 - 1  # of holds: see simulator.hpp
+KEEP, RETAIN = -1, 2**23 - 1  # of holds: see simulator.hpp
 
 
 _ARRAYS = (
@@ -45,7 +46,7 @@ class Found(NamedTuple):
     node : int
         What runs at the peak.
     runs : sequence of int
-        The nodes that it runs, in order.
+        The nodes that it runs, in order: a list, or an array of the standard library.
     """
 
     time_ns: float
@@ -122,20 +123,14 @@ class Problem:
 
     def _all_runs(self, runs: Sequence[int]) -> list[int]:
         """Return runs as nodes of the request, with the nodes that were left out before the next one there."""
-        made: list[int] = []
-        next_node = 0
-        for run in runs:
-            node = self.nodes[run]
-            made += range(next_node, node)
-            next_node = max(next_node, node + 1)
-            made.append(node)
-        return [*made, *range(next_node, self.node_count)]
-
-    def order(self) -> list[int]:
-        """Return an order of the nodes in which less is live."""
-        order = np.zeros(len(self.nodes), np.int32)
-        library().mge_sublinear_order(ctypes.byref(self._struct), ctypes.c_void_p(_pointer(order)))
-        return [self.nodes[i] for i in order]
+        nodes = np.append(
+            np.array(self.nodes, np.int64)[np.asarray(runs, np.int64)], self.node_count
+        )
+        newest = np.maximum.accumulate(nodes)
+        left_out = np.maximum(nodes - np.append(-1, newest[:-1]) - 1, 0)  # before each run
+        place = np.repeat(np.arange(len(nodes)), left_out)
+        number = np.arange(left_out.sum()) - np.repeat(np.cumsum(left_out), left_out)
+        return np.insert(nodes, place, nodes[place] + number)[:-1].tolist()
 
     def simulate(self, hold: Sequence[int] | None = None) -> Found:
         """Return what runs, and what that takes, where each value has this hold; None computes nothing again."""
@@ -169,7 +164,7 @@ class Problem:
             where = ctypes.c_void_p(_pointer(runs))
             count = function(ctypes.byref(self._struct), *arguments, where, capacity)
             if count <= capacity:
-                return self._all_runs(runs[:count].tolist())
+                return self._all_runs(runs[:count])
             capacity = count
 
     def search(self, seed: int, proposals: int, only_checkpoints: bool = False) -> list[Found]:
@@ -192,7 +187,7 @@ class Problem:
             runs = np.zeros(count, np.int32)
             lib.mge_sublinear_runs(found, i, ctypes.c_void_p(_pointer(runs)))
             at = self.nodes[node.value] if count else -1
-            all_runs = self._all_runs(runs.tolist())
+            all_runs = array("i", self._all_runs(runs))
             plans.append(Found(time_ns.value + self.rest_ns, peak.value, at, all_runs))
         lib.mge_sublinear_free(found)
         return plans

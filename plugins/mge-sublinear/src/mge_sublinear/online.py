@@ -9,11 +9,11 @@ from __future__ import annotations
 from mge.device import parse_bytes
 from mge.plugin import MemoryReport, MemoryRequest, MemorySchedule, Run
 
-from .curve import with_early_updates
 from .native import Problem
-from .strategies import Sublinear
+from .strategies import Sublinear, busiest
 
 TRIES = 8  # thresholds for one budget
+MOST = 8  # runs for each node: where more are needed, values come and go without end
 SHARE = 0.7  # of what is used without it, where nothing is asked for
 
 
@@ -47,27 +47,35 @@ class Dtr(Sublinear):
     def plan(self, request: MemoryRequest) -> MemorySchedule:
         """Return what runs when."""
         o = request.options
-        order = with_early_updates(request, list(range(len(request.nodes))))
-        problem = Problem(request._replace(nodes=[request.nodes[i] for i in order]))
+        problem = Problem(request)
         budget, threshold = request.budget_bytes, parse_bytes(o["eviction_threshold"])
+        smallest: list[int] = [n.number for n in request.nodes]  # so far; nothing is computed again
+        floor = request.measure([Run(i) for i in smallest])
+        tries = TRIES
         if not threshold:
             used = problem.simulate().live_bytes
             threshold = int(SHARE * used) if budget is None else min(budget, used)
+            tries = 0 if budget is not None and floor <= budget else TRIES
         least = parse_bytes(o["evictee_minimum_size"])
-        floor = None
-        for _ in range(TRIES):
+        for _ in range(tries):
             runs = problem.dtr(
                 threshold, least, o["memory_factor"], o["time_factor"], o["sqrt_sampling"]
             )
-            runs = [order[i] for i in runs]
-            steps = [Run(i) for i in runs]
-            peak = request.measure(steps)
-            floor = peak if floor is None else min(floor, peak)
+            if len(runs) > MOST * len(request.nodes):
+                break
+            peak = request.measure([Run(i) for i in runs])
+            if peak < floor:
+                floor, smallest = peak, runs
             if budget is None or peak <= budget:
                 break
             threshold -= max(peak - budget, threshold // 64)
             if threshold <= 0:
                 break
-        reason = "A smaller evictee_minimum_size, or the strategy sublinear, may take less"
-        report = MemoryReport(sum(request.nodes[i].time_ns for i in runs), floor, None, reason)
-        return MemorySchedule(steps, peak, report)
+        reason = "The strategy sublinear may take less"
+        if least:
+            stay = f"Values under evictee_minimum_size={o['evictee_minimum_size']} stay"
+            reason = f"{stay}: a smaller one, or the strategy sublinear, may take less"
+        steps = [Run(i) for i in smallest]
+        node = busiest(request, steps) if budget is not None and floor > budget else None
+        time_ns = sum(request.nodes[i].time_ns for i in smallest)
+        return MemorySchedule(steps, floor, MemoryReport(time_ns, floor, node, reason))
