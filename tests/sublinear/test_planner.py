@@ -30,7 +30,7 @@ def drawn(seed, count=None):
         is_pure = phase != "forward" or rng.random() < 0.9
         nodes.append(
             NodeInfo(len(nodes), rng.choice("abc"), tuple(inputs), tuple(outputs), rng.choice([1.0, 5.0, 50.0]), False,
-                     0, is_pure, tuple(pairs), phase, "ref:0", None)
+                     rng.choice([0, 0, 64, 1000]), is_pure, tuple(pairs), phase, "ref:0", None)
         )  # fmt: skip
 
     fixed = [value("parameter") for _ in range(2)]

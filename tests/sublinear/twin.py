@@ -68,7 +68,7 @@ def runs(request, hold):
 
 
 def peak(request, order):
-    """Return the most bytes that are live at one run, and all results."""
+    """Return the most bytes that are live at one run, its scratch among them, and all results."""
     nodes, values = request.nodes, request.values
     made = {v for n in nodes for v in n.outputs}
     size = {v.number: -(-v.nbytes // request.alignment) * request.alignment for v in values}
@@ -104,5 +104,9 @@ def peak(request, order):
             newest[v] = (v, r)
     results = sum(b for b, _, end in blocks if end == len(order))
     inner = [b for b in blocks if b[2] < len(order)]
-    live = [sum(b for b, start, end in inner if start <= r <= end) for r in range(len(order))]
+    scratch = [-(-nodes[t].workspace_bytes // request.alignment) * request.alignment for t in order]
+    live = [
+        sum(b for b, start, end in inner if start <= r <= end) + scratch[r]
+        for r in range(len(order))
+    ]
     return results + max(live, default=0)

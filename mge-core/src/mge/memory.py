@@ -23,6 +23,7 @@ from .strategy import MemoryStrategy
 
 ALIGNMENT = 64
 PAGE = 1 << 21  # bytes that a layout may leave free beside each value
+REPAIRS = 6  # of a layout
 
 
 class Interval(NamedTuple):
@@ -67,12 +68,13 @@ def rounded(nbytes: int) -> int:
 def best_layout(intervals: Sequence[Interval]) -> list[int]:
     """Return offsets by the best of several greedy orders.
 
-    First comes what lives when most is live, by size or by lifetime; then by size, lifetime, their product, first or
-    last step.
+    First comes what lives when most is live, with or without scratch, by size or by lifetime; then by size, lifetime,
+    their product, first or last step. After these, what reaches the top of the best one goes first, a few times.
     """
     live = live_bytes(intervals)
     bound = max(live, default=0)
     orders: list[Callable[[Interval], Any]] = [
+        lambda v: (v.end > v.start, max(live[v.start : v.end + 1]), v.nbytes),
         lambda v: (max(live[v.start : v.end + 1]), v.nbytes),
         lambda v: (max(live[v.start : v.end + 1]), v.end - v.start, v.nbytes),
         lambda v: v.nbytes,
@@ -81,16 +83,20 @@ def best_layout(intervals: Sequence[Interval]) -> list[int]:
         lambda v: -v.start,
         lambda v: v.end,
     ]
-    best, least = [0] * len(intervals), None
+    found: list[tuple[int, list[int], list[int]]] = []  # the top, offsets, the order
     for order in orders:
         ranked = sorted(range(len(intervals)), key=lambda i: order(intervals[i]), reverse=True)
         offsets = _best_fit(intervals, ranked)
-        top = _top(intervals, offsets)
-        if least is None or top < least:
-            best, least = offsets, top
-        if least == bound:
-            break  # no layout is smaller
-    return best
+        found.append((_top(intervals, offsets), offsets, ranked))
+        if found[-1][0] == bound:
+            return offsets  # no layout is smaller
+    _, offsets, ranked = min(found, key=lambda f: f[0])
+    for _ in range(REPAIRS):
+        top = max(ranked, key=lambda i: offsets[i] + intervals[i].nbytes)
+        ranked = [top, *(i for i in ranked if i != top)]
+        offsets = _best_fit(intervals, ranked)
+        found.append((_top(intervals, offsets), offsets, ranked))
+    return min(found, key=lambda f: f[0])[1]
 
 
 class Static(MemoryStrategy):

@@ -161,7 +161,7 @@ class Chain {
   struct Part {
     std::vector<int32_t> input_start{0}, inputs, output_start{0}, outputs, pair_start{0}, pairs, role, value;
     std::vector<double> time_ns;
-    std::vector<int64_t> nbytes;
+    std::vector<int64_t> nbytes, scratch;
     std::vector<uint8_t> is_result, may_repeat;
     std::vector<int64_t> key;  // equal for equal stages
     int32_t turn;
@@ -175,11 +175,12 @@ class Chain {
       if (is_new) part.nbytes.push_back(p_.nbytes[v]), part.value.push_back(v);
       return at->second;
     };
-    const auto end = [&](double time_ns, uint8_t may_repeat) {
+    const auto end = [&](double time_ns, uint8_t may_repeat, int64_t scratch) {
       part.input_start.push_back(static_cast<int32_t>(part.inputs.size()));
       part.output_start.push_back(static_cast<int32_t>(part.outputs.size()));
       part.pair_start.push_back(static_cast<int32_t>(part.pairs.size()) / 2);
       part.time_ns.push_back(time_ns), part.may_repeat.push_back(may_repeat);
+      part.scratch.push_back(scratch);
     };
     const auto add = [&](int32_t n) {
       for (int32_t i = p_.input_start[n]; i < p_.input_start[n + 1]; ++i) part.inputs.push_back(local(p_.inputs[i]));
@@ -188,7 +189,7 @@ class Chain {
         part.pairs.push_back(p_.pairs[2 * i] < 0 ? -1 : local(p_.pairs[2 * i]));
         part.pairs.push_back(local(p_.pairs[2 * i + 1]));
       }
-      end(p_.time_ns[n], p_.may_repeat[n]);
+      end(p_.time_ns[n], p_.may_repeat[n], p_.scratch[n]);
     };
     std::vector<uint8_t> is_made(p_.value_count, 0);
     const auto outside = [&](int32_t low, int32_t high) {
@@ -201,21 +202,21 @@ class Chain {
       return found;
     };
     for (int32_t v : outside(stage.first, stage.last)) part.outputs.push_back(local(v));
-    end(0, 0);
+    end(0, 0, 0);
     for (int32_t n = stage.first; n <= stage.last; ++n) add(n);
     part.turn = static_cast<int32_t>(part.time_ns.size());
     if (stage.output >= 0) part.inputs.push_back(local(stage.output));
     for (int32_t v : outside(stage.back, stage.back_last)) part.outputs.push_back(local(v));
-    end(0, 0);
+    end(0, 0, 0);
     for (int32_t n = stage.back; n <= stage.back_last; ++n) add(n);
     part.role.assign(part.nbytes.size(), 0), part.is_result.assign(part.nbytes.size(), 0);
     part.problem = {static_cast<int32_t>(part.time_ns.size()), static_cast<int32_t>(part.nbytes.size()),
                     part.input_start.data(), part.inputs.data(), part.output_start.data(), part.outputs.data(),
                     part.pair_start.data(), part.pairs.data(), part.time_ns.data(), part.nbytes.data(),
-                    part.is_result.data(), part.may_repeat.data(), part.role.data()};
+                    part.is_result.data(), part.may_repeat.data(), part.role.data(), part.scratch.data()};
     for (const auto* list : {&part.input_start, &part.inputs, &part.output_start, &part.outputs, &part.pairs})
       part.key.insert(part.key.end(), list->begin(), list->end());
-    part.key.insert(part.key.end(), part.nbytes.begin(), part.nbytes.end());
+    for (const auto* list : {&part.nbytes, &part.scratch}) part.key.insert(part.key.end(), list->begin(), list->end());
     for (double t : part.time_ns) part.key.push_back(static_cast<int64_t>(t));
   }
 

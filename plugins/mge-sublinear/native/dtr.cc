@@ -43,7 +43,7 @@ class Online {
     for (auto v = begin; v != end; ++v) ++locks_[*v];
     for (auto v = begin; v != end; ++v)
       if (!is_there_[*v]) compute(maker_[*v]);
-    int64_t needed = 0;
+    int64_t needed = p_.scratch[node];
     for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i)
       if (!is_there_[p_.outputs[i]]) needed += p_.nbytes[p_.outputs[i]];
     while (live_ + needed > s_.threshold && evict()) {

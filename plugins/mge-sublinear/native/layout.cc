@@ -59,10 +59,6 @@ struct Layout {
   }
 };
 
-int64_t nbytes_max(const int64_t* nbytes, int32_t count) {
-  return count ? *std::max_element(nbytes, nbytes + count) : 0;
-}
-
 }  // namespace
 
 // Fills in `offsets`; returns the size of the arena. `most_work` bounds the time: pairs of values that are looked at.
@@ -93,38 +89,39 @@ extern "C" __attribute__((visibility("default"))) int64_t mge_sublinear_layout(
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank(kind, a) > rank(kind, b); });
     attempt();
   }
-  // Large values alone first: what reaches the top of the arena goes further ahead in the order, to a drawn place.
-  const int64_t large = nbytes_max(nbytes, count) / 32;
-  std::vector<int32_t> first, rest;
-  for (int32_t i : best_order) (nbytes[i] >= large ? first : rest).push_back(i);
-  std::stable_sort(rest.begin(), rest.end(), [&](int32_t x, int32_t y) { return nbytes[x] > nbytes[y]; });
-  int64_t work = 1;
-  for (int32_t i : first) work += 1 + std::count_if(layout.beside[i].begin(), layout.beside[i].end(),
-                                                    [&](int32_t j) { return nbytes[j] >= large; });
-  const int64_t tries = least > bound ? std::min<int64_t>(4000, most_work / work) : 0;
-  std::vector<int32_t> now_order = first, best_first = first;
-  std::vector<int64_t> now(count);
-  int64_t now_top = layout.place(first, now), least_first = now_top;
+  // What reaches the top of the arena goes further ahead in the order, to a drawn place: first among large values alone,
+  // which small ones then fit around, then among all.
   uint64_t state = 1;
   const auto below = [&](size_t n) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     return static_cast<size_t>(state >> 33) % n;
   };
-  for (int64_t k = 0; k < tries && least_first > bound; ++k) {
-    order = now_order;
-    std::vector<size_t> high;
-    for (size_t i = 0; i < order.size(); ++i)
-      if (now[order[i]] + nbytes[order[i]] == now_top) high.push_back(i);
-    const size_t at = high[below(high.size())], to = below(at + 1);
-    std::rotate(order.begin() + static_cast<std::ptrdiff_t>(to), order.begin() + static_cast<std::ptrdiff_t>(at),
-                order.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-    for (size_t swaps = below(4); swaps > 0; --swaps) std::swap(order[below(order.size())], order[below(order.size())]);
-    const int64_t top = layout.place(order, found);
-    if (top > now_top + (k % 500 < 250 ? bound / 200 : 0)) continue;
-    now_top = top, now = found, now_order = order;
-    if (top < least_first) least_first = top, best_first = order;
-  }
-  if (tries > 0) {
+  const int64_t largest = count ? *std::max_element(nbytes, nbytes + count) : 0;
+  for (const int64_t large : {largest / 32, int64_t{0}}) {
+    if (least <= bound) break;
+    std::vector<int32_t> first, rest;
+    for (int32_t i : best_order) (nbytes[i] >= large ? first : rest).push_back(i);
+    std::stable_sort(rest.begin(), rest.end(), [&](int32_t x, int32_t y) { return nbytes[x] > nbytes[y]; });
+    int64_t work = 1;
+    for (int32_t i : first)
+      work += 1 + std::count_if(layout.beside[i].begin(), layout.beside[i].end(), [&](int32_t j) { return nbytes[j] >= large; });
+    std::vector<int32_t> now_order = first, best_first = first;
+    std::vector<int64_t> now(count);
+    int64_t now_top = layout.place(first, now), least_first = now_top;
+    for (int64_t k = std::min<int64_t>(4000, most_work / work); k > 0 && least_first > bound; --k) {
+      order = now_order;
+      std::vector<size_t> high;
+      for (size_t i = 0; i < order.size(); ++i)
+        if (now[order[i]] + nbytes[order[i]] == now_top) high.push_back(i);
+      const auto at = order.begin() + static_cast<std::ptrdiff_t>(high[below(high.size())]);
+      const auto to = order.begin() + static_cast<std::ptrdiff_t>(below(static_cast<size_t>(at - order.begin()) + 1));
+      std::rotate(to, at, at + 1);
+      for (size_t swaps = below(4); swaps > 0; --swaps) std::swap(order[below(order.size())], order[below(order.size())]);
+      const int64_t top = layout.place(order, found);
+      if (top > now_top + (k % 500 < 250 ? bound / 200 : 0)) continue;
+      now_top = top, now = found, now_order = order;
+      if (top < least_first) least_first = top, best_first = order;
+    }
     order = best_first;
     order.insert(order.end(), rest.begin(), rest.end());
     attempt();

@@ -46,6 +46,7 @@ struct Problem {
   const uint8_t* is_result;     // of each value: it is there at the end, beside the arena
   const uint8_t* may_repeat;    // of each node
   const int32_t* role;          // of each value: equal numbers do the same job in repeated blocks
+  const int64_t* scratch;       // bytes of each node, while it runs
 };
 
 struct Figures {
@@ -244,7 +245,7 @@ void Simulator::look_back(Look look) {
     }
     for (int32_t i = p_.input_start[node]; i < p_.input_start[node + 1]; ++i)
       if (weight_[p_.inputs[i]] < 0) weight_[p_.inputs[i]] = nbytes_[p_.inputs[i]], live += nbytes_[p_.inputs[i]];
-    if (!look(r, live + only_here)) return;
+    if (!look(r, live + only_here + p_.scratch[node])) return;
     live -= begun;
     for (int32_t i = p_.output_start[node]; i < p_.output_start[node + 1]; ++i) weight_[p_.outputs[i]] = -1;
   }

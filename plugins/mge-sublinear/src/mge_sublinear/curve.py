@@ -78,10 +78,7 @@ class Curve:
         proposals = int(effort * PROPOSALS * min(1, LARGE / max(1, len(problem.nodes))))
         found = problem.search(seed, proposals, kind == "checkpoints") if problem.nodes else []
         self.plans = [keep_all, *(p for p in found if p.live_bytes < keep_all.live_bytes)]
-        self._request, self._scratch = (
-            request,
-            max([n.workspace_bytes for n in request.nodes], default=0),
-        )
+        self._request = request
 
     def point(self, index: int) -> Point:
         """Return a plan of the curve with its peak, which is measured at first use."""
@@ -94,9 +91,7 @@ class Curve:
     def fastest(self, budget_bytes: int) -> Point | None:
         """Return the fastest plan within a budget; None where none is."""
         for i, plan in enumerate(self.plans):
-            if plan.live_bytes + self._scratch > budget_bytes:
-                continue
-            if self.point(i).peak_bytes <= budget_bytes:
+            if plan.live_bytes <= budget_bytes and self.point(i).peak_bytes <= budget_bytes:
                 return self.point(i)
         return None
 

@@ -22,7 +22,7 @@ KEEP, RETAIN = -1, 2**23 - 1  # of holds: see simulator.hpp
 
 _ARRAYS = (
     "input_start", "inputs", "output_start", "outputs", "pair_start", "pairs", "time_ns", "nbytes", "is_result",
-    "may_repeat", "role",
+    "may_repeat", "role", "scratch",
 )  # fmt: skip
 
 
@@ -94,7 +94,11 @@ class Problem:
             [[number[v] for v in row if v in number] for row in (n.inputs, n.outputs)]
             for n in request.nodes
         ]
-        self.nodes = [i for i, row in enumerate(rows) if row[0] or row[1] or not least_bytes]
+        self.nodes = [
+            n.number
+            for n, row in zip(request.nodes, rows)
+            if row[0] or row[1] or n.workspace_bytes >= least_bytes
+        ]
         self.node_count = len(rows)
         nodes = [request.nodes[i] for i in self.nodes]
         self.rest_ns = sum(n.time_ns for n in request.nodes) - sum(n.time_ns for n in nodes)
@@ -117,6 +121,10 @@ class Problem:
             "is_result": np.array([values[v].pinned == "output" for v in self.values], np.uint8),
             "may_repeat": np.array([n.is_pure and n.phase != "update" for n in nodes], np.uint8),
             "role": _roles(request)[self.values],
+            "scratch": np.array(
+                [-(-n.workspace_bytes // request.alignment) * request.alignment for n in nodes],
+                np.int64,
+            ),
         }
         addresses = {name: _pointer(array) for name, array in self.arrays.items()}
         self._struct = _Problem(len(nodes), len(self.values), **addresses)
