@@ -24,7 +24,8 @@ from .modelfile import LoadedModel
 from .native import NativeBackend, NativeKernel
 from .passes import optimise
 from .passes.prologue import split_prologue
-from .plan import Plan, Step
+from .plan import Plan
+from .storage import Step
 from .types import Type
 
 __all__: list[str] = []  # no name here is promised to users
