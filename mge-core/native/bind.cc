@@ -162,6 +162,7 @@ PYBIND11_MODULE(_native, m) {
                     std::vector<std::pair<int32_t, int32_t>>, std::vector<std::pair<size_t, size_t>>>())
       .def_property_readonly("failure", &Plan::failure)
       .def_property_readonly("step", &Plan::step)
+      .def("reset", &Plan::reset)
       .def("run", &Plan::run);
 
   py::class_<TracedCall>(m, "TracedCall").def("__call__", &TracedCall::call);

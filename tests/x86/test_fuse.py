@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 import mge
 import mge.functional as F
+import mge.module as M
 from mge import device as device_module
+from mge.autodiff import GradManager
 from mge.debug import debug
 from mge.errors import ArgumentError
 
@@ -141,6 +143,45 @@ def test_a_row_that_broadcasts_as_a_column_is_no_row():
     assert all("sum" not in text or "sub" not in text for text in found)
 
 
+@pytest.mark.parametrize("narrow", [(4, 1), (1, 6), (1, 1)])
+@pytest.mark.parametrize(
+    "last", [lambda x: [x], lambda x: [x, F.softmax(x, axis=1)], lambda x: [F.logical_not(x > 1.0)]]
+)
+def test_a_full_value_of_what_is_broadcast_is_full(narrow, last):
+    """Of rows, columns or numbers alone a loop makes one number a row, column or loop."""
+    x, y = draw(*narrow), draw(*narrow, seed=1)
+    fused(lambda: last(F.exp(F.broadcast_to(x, (4, 6)) * y)))
+
+
+def test_a_sum_of_sums_of_one_element_is_no_loop():
+    x = draw(4, 1)
+
+    def total():
+        y = F.sum(x * 2.0, axis=1, keepdims=True)  # of the shape of x, and one number a row
+        return [F.sum(F.exp(y), axis=1, keepdims=True)]
+
+    assert fused(total)[0] == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_gradients_of_channels_scaled_by_their_means_are_fused(is_first):
+    norm, conv = M.GroupNorm(2, 4), M.Conv2d(4, 4, 3, padding=1)
+    net = M.Sequential(norm, conv) if is_first else M.Sequential(conv, norm)
+    x, parameters = draw(2, 4, 6, 6), list(net.parameters())
+    manager = GradManager().attach(parameters)
+    mge.sync()
+
+    def step():
+        with manager:
+            y = net(x)
+            y = y * F.sigmoid(y.mean(axis=(2, 3), keepdims=True))
+            loss = F.square(y.mean(axis=(2, 3))).mean()
+            manager.backward(loss)
+        return [loss, *(p.grad for p in parameters)]
+
+    assert fused(step)[0]
+
+
 def test_values_that_others_read_leave_the_loop():
     x, w = draw(3, 4), draw(4, 2, seed=1)
 
@@ -162,6 +203,7 @@ UNARY = [
     F.square,
     lambda x: -x,
     lambda x: F.clip(x, -1, 1),
+    lambda x: F.broadcast_to(x, (4, 6)),
 ]
 BINARY = [F.add, F.sub, F.mul, F.maximum, F.minimum, lambda x, y: F.where(x > y, x, y * 2.0)]
 REDUCED = [

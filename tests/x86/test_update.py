@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 
+import mge
+from mge.autodiff import GradManager
+from mge.execute import WATCHERS
+from mge.jit import trace
+
 from .against import check
 
 pytestmark = pytest.mark.usefixtures("x86")
@@ -49,3 +54,36 @@ def test_many_tensors_at_once(rng, dtype):
         tensors[5][50, 100] = odd
         check("all_finite", tensors)
         check("global_norm", tensors, {"ord": np.inf})
+
+
+def test_an_interrupt_after_the_steps_is_told_where_values_were_overwritten(rng):
+    """A watcher runs when all steps have: the values are new, and handles do not have them yet."""
+    parameters = [mge.Parameter(rng.normal(size=8).astype(np.float32), device="x86") for _ in "ab"]
+    manager = GradManager().attach(parameters)
+    optimizer = mge.optimizer.SGD(parameters, lr=0.1, momentum=0.9)
+
+    @trace
+    def step(x):
+        with manager:
+            loss = (x * parameters[0] * parameters[1]).sum()
+            manager.backward(loss)
+        optimizer.step().clear_grad()
+        return loss
+
+    def see(*_):
+        raise KeyboardInterrupt
+
+    x = mge.tensor(rng.normal(size=8).astype(np.float32), device="x86")
+    for _ in range(3):
+        step(x).numpy()
+    before = [p.numpy().copy() for p in parameters]
+    held = parameters[0].detach()
+    WATCHERS.append(see)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step(x).numpy()
+    finally:
+        WATCHERS.remove(see)
+    assert parameters[0].numpy().tobytes() == before[0].tobytes() == held.numpy().tobytes()
+    with pytest.raises(KeyboardInterrupt):
+        parameters[1].numpy()

@@ -67,7 +67,9 @@ class Plan : private HostCalls {
 
   // None, or (status, text): why the plan cannot run.
   py::object failure() const { return failure_; }
+  // Where the last run failed; the number of steps after one that did not; 0 after `reset`.
   uint32_t step() const { return step_; }
+  void reset() { step_ = 0; }
 
   // None, or (status, text) of the step `step`; what a host call raises is raised.
   py::object run(const std::vector<uintptr_t>& arenas, const py::list& inputs, const py::list& results,
@@ -95,7 +97,7 @@ class Plan : private HostCalls {
     thread_ = PyEval_SaveThread();
     RunFailure failure = executor_->run(regions_.data(), inputs, results, this, clock);
     PyEval_RestoreThread(thread_);
-    step_ = failure.step;
+    step_ = failure.kind == RunFailure::NONE ? static_cast<uint32_t>(step_count_) : failure.step;
     if (failure.kind == RunFailure::NONE) return py::none();
     if (failure.kind != RunFailure::KERNEL) throw py::error_already_set();
     return result_of(failure.error.code, failure.error);

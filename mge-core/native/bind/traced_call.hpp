@@ -79,6 +79,7 @@ class TracedCall {
   // A list of tensors; (status, text) of the step that failed; or None where a run has more to do than this.
   py::object call(const py::list& nodes) {
     const Classes& of = classes_;
+    plan_.reset();
     if (nodes.size() != arguments_.size() || !guards_.hold()) return py::none();
     std::vector<py::object> buffers;  // other threads may drop them during the run
     buffers.reserve(arguments_.size() + captured_.size());
@@ -135,6 +136,7 @@ class TracedCall {
       if (e.is_grad && e.output != NONE) value = of.tensor_of(std::move(value));
       (e.is_grad ? of.tensor_grad : of.tensor_node).replace(e.handle, std::move(value));
     }
+    plan_.reset();  // all handles have their new values: an interrupt from here on loses nothing
     return std::move(tensors);
   }
 

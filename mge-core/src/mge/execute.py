@@ -236,6 +236,8 @@ def _execute(plan: Plan, buffers: Sequence[Any], watchers: Sequence[Any]) -> lis
             for made, position in uses:
                 made[position] = typed
     inputs: Any = None
+    if native is not None:
+        native.reset()
     try:
         with np.errstate(all="ignore") if fills else nullcontext():
             if native is not None:
@@ -247,6 +249,10 @@ def _execute(plan: Plan, buffers: Sequence[Any], watchers: Sequence[Any]) -> lis
                     kernel(inputs, outputs, stream)
         for stream in bound.streams:
             stream.sync()
+        made = [
+            buffers[source] if source is not None else _output(plan, v, buffers, results, bound)
+            for v, source in zip(plan.outputs, bound.passed)
+        ]
     except BaseException as error:
         if native is not None:
             number = native.step
@@ -257,16 +263,13 @@ def _execute(plan: Plan, buffers: Sequence[Any], watchers: Sequence[Any]) -> lis
         _settle(bound)
         is_final = not isinstance(error, Exception)
         if isinstance(error, Exception) and plan.steps:
-            node = plan.steps[number].slot.node
+            node = plan.steps[min(number, len(plan.steps) - 1)].slot.node
             error, is_final = located(error, node), "compiled" in node.sig.notes
         overwritten = bool(plan.donated) and number >= plan.overwrites_from
         raise StepError(error, overwritten, is_final) from error
     debug.counts["plans_run"] += 1
     debug.counts["steps_run"] += len(bound.calls)
-    return [
-        buffers[source] if source is not None else _output(plan, v, buffers, results, bound)
-        for v, source in zip(plan.outputs, bound.passed)
-    ]
+    return made
 
 
 def _settle(bound: _Bound) -> None:

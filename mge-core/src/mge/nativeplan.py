@@ -40,7 +40,7 @@ class NativePlan:
     inputs, results : list of int
         Which inputs of the plan, and which storages, a run takes arrays of.
     step : int
-        Where the last run failed.
+        Where the last run ended.
     """
 
     def __init__(self, plan: Any, bound: Any) -> None:
@@ -111,8 +111,12 @@ class NativePlan:
 
     @property
     def step(self) -> int:
-        """Where the last run failed."""
+        """Where the last run failed; the number of steps after one that did not, 0 after ``reset``."""
         return self._handle.step
+
+    def reset(self) -> None:
+        """Forget where the last run ended, before the next one."""
+        self._handle.reset()
 
     def run(self, inputs: list[Any], results: list[Any], times: Any = None) -> None:
         """Run all steps; ``times`` takes start and end of each, in ns.

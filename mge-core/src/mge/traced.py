@@ -136,18 +136,22 @@ class Traced:
             if self.tunes or debug.tune:
                 cache.tune(lambda: self._compile((), strategy), nodes)
             plan = self.plans[donated, strategy] = self._compile(donated, strategy)
+        has_run = False
         try:
             buffers = plan.run(nodes)
-        except StepError as failure:
-            if failure.overwritten:
-                for i in plan.donated:
-                    nodes[i].buffer = Failure(failure.error)
-            raise failure.error from None
-        if again:
-            self._shorten(nodes, donated, plan)
-        return self._finish(
-            [self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)], arguments
-        )
+            has_run = True
+            if again:
+                self._shorten(nodes, donated, plan)
+            outputs = [self._leaf(o, b) for o, b in zip(self.graph.outputs, buffers)]
+            return self._finish(outputs, arguments)
+        except BaseException as failure:  # an interrupt, too
+            error = failure.error if isinstance(failure, StepError) else failure
+            if has_run or getattr(failure, "overwritten", False):
+                for i in plan.donated:  # handles that do not have their new values yet
+                    nodes[i].buffer = Failure(error)
+            if error is failure:
+                raise
+            raise error from None
 
     def _shorten(self, nodes: list[Node], donated: tuple[int, ...], plan: CompiledPlan) -> None:
         """After a run over ``nodes``: keep the shortest way for calls that change arguments and state alone."""

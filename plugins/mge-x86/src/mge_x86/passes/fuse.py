@@ -147,18 +147,27 @@ class _Units:
         return sum(self.of.get(s) not in units and s.type.shape == units[0].shape for s in found)
 
     def _fitting(self, units: list[Unit], shape: tuple[int, ...], cuts: set[int]) -> set[int]:
-        """Return those cuts at which all that the nodes of units read is of a kind that a loop knows."""
+        """Return those cuts at which all that the nodes of units read is of a kind that a loop knows.
+
+        A node of the full shape must read what makes it full: of rows alone a loop makes one number a row.
+        Rows of one element are not reduced: what that gives has the full shape and is one number a row.
+        """
         for node in [n for u in units for n in u.nodes]:
             reduces = RULES[node.sig.op.name].reduces(node)
+            read: dict[int, set[str | None]] = {c: set() for c in cuts}
             for k, (source, seen) in enumerate(map(seen_through, node.inputs)):
                 kinds = {c: kind_of(seen, shape, c) for c in cuts}
+                for c in cuts:
+                    read[c].add(kinds[c])
                 home = self.of.get(source)
                 if home is not None and home in units and source is not node:
                     mine = "full" if source.type.shape == shape else "row"
                     cuts = {c for c in cuts if kinds[c] == mine}
                 cuts = {c for c in cuts if kinds[c] is not None}
                 if reduces and k == 0:
-                    cuts = {c for c in cuts if kinds[c] == "full"}
+                    cuts = {c for c in cuts if kinds[c] == "full" and math.prod(shape[c:]) > 1}
+            if not reduces and node.type.shape == shape:
+                cuts = {c for c in cuts if "full" in read[c] or {"row", "column"} <= read[c]}
         return cuts
 
     @staticmethod
