@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mge-core" / "src" / "mge"
-BUDGET = 7720  # lines of code of the kernel; a record in docs/decisions/ raises it
+BUDGET = 7730  # lines of code of the kernel; a record in docs/decisions/ raises it
 NORMAL = 310  # lines of a file, comments included; a longer file is marked
 LIMIT = 500  # a longer file needs a reason in tests/core/architecture/test_size.py
 
