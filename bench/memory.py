@@ -66,7 +66,11 @@ SMOKE = {
     "M5": Goal("unet_small", 4, {0.75: 0.06}, ()),
 }
 PROCESS = 8 * GIB  # of M2
-BATCHES = {0.0: 90, 0.10: 280, 0.15: 370}  # M2: a share of the time -> the least batch
+BATCHES = {
+    0.0: 90,
+    0.10: 280,
+    0.15: 370,
+}  # M2: a share of the time of the first, which is static -> the least batch
 EQUAL = 32, 60, 240  # M3: a tape that keeps all, static, sublinear
 
 
@@ -200,7 +204,7 @@ class Bench:
         if "error" in small:
             self.say("M2", "ResNet-50", small["error"], "a static step", False)
             return
-        an_image = small["seconds_per_step"] / 16
+        an_image = None  # seconds of static at the largest batch that needs no computing again
         all_kept = int(small["keep_all_bytes"] / 16 * EQUAL[0])
         room = PROCESS - (small["process_bytes"] - small["predicted_bytes"])
         for slower, least in BATCHES.items():
@@ -212,9 +216,10 @@ class Bench:
             if "error" in row:
                 self.say("M2", what, row["error"], f"+{slower:.0%}", False)
                 continue
+            an_image = an_image or row["seconds_per_step"] / least
             cost = row["seconds_per_step"] / least / an_image - 1
-            text = f"{row['process_bytes'] / GIB:.2f} GiB, {cost:+.1%} time an image against static"
-            holds = row["process_bytes"] <= PROCESS and cost <= max(slower, 0.03)
+            text = f"{row['process_bytes'] / GIB:.2f} GiB, {cost:+.1%} time an image against static, the first"
+            holds = row["process_bytes"] <= PROCESS and cost <= slower
             self.say("M2", what, text, f"8 GiB, +{slower:.0%}", holds)
         row = self.point("mge", "resnet50", EQUAL[1], "static", steps=1)
         if "error" not in row:
