@@ -20,7 +20,7 @@ from .native import library
 from .options import broken_rule
 
 SLOWDOWN = 0.1  # share of the time that may be added where neither budget nor slowdown is given
-WORK = 8_000_000  # pairs of values that the improvement of a layout looks at: 0.1 s
+WORK = 3_000_000  # pairs of values that each improvement of a layout looks at
 
 
 class Sublinear(MemoryStrategy):
