@@ -73,19 +73,21 @@ def best_layout(intervals: Sequence[Interval]) -> list[int]:
     """
     live = live_bytes(intervals)
     bound = max(live, default=0)
-    orders: list[Callable[[Interval], Any]] = [
-        lambda v: (v.end > v.start, max(live[v.start : v.end + 1]), v.nbytes),
-        lambda v: (max(live[v.start : v.end + 1]), v.nbytes),
-        lambda v: (max(live[v.start : v.end + 1]), v.end - v.start, v.nbytes),
-        lambda v: v.nbytes,
-        lambda v: (v.end - v.start, v.nbytes),
-        lambda v: v.nbytes * (v.end - v.start + 1),
-        lambda v: -v.start,
-        lambda v: v.end,
+    most = [max(live[v.start : v.end + 1]) for v in intervals]  # that is live while it is
+    orders: list[Callable[[Interval, int], Any]] = [
+        lambda v, most: (v.end > v.start, most, v.nbytes),
+        lambda v, most: (most, v.nbytes),
+        lambda v, most: (most, v.end - v.start, v.nbytes),
+        lambda v, _: v.nbytes,
+        lambda v, _: (v.end - v.start, v.nbytes),
+        lambda v, _: v.nbytes * (v.end - v.start + 1),
+        lambda v, _: -v.start,
+        lambda v, _: v.end,
     ]
     found: list[tuple[int, list[int], list[int]]] = []  # the top, offsets, the order
     for order in orders:
-        ranked = sorted(range(len(intervals)), key=lambda i: order(intervals[i]), reverse=True)
+        keys = list(map(order, intervals, most))
+        ranked = sorted(range(len(intervals)), key=keys.__getitem__, reverse=True)
         offsets = _best_fit(intervals, ranked)
         found.append((_top(intervals, offsets), offsets, ranked))
         if found[-1][0] == bound:

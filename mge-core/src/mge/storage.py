@@ -16,7 +16,7 @@ from .device import Kernel
 from .graph import GET, Graph, Node
 from .native import NativeKernel
 from .passes.simplify import constant_value
-from .schedule import Slot, inplace_pairs, is_view, overwriting, schedule
+from .schedule import Slot, inplace_pairs, is_view, origin_of, overwriting, schedule
 from .types import Type
 
 
@@ -150,15 +150,9 @@ class Builder:
             number = {s.node: i for i, s in enumerate(kept)}
             old = [s.node for s in slots]
             for i, s in enumerate(kept):
-                awaited = {number[n] for w in s.waits if (n := self._step_of(old[w])) in number}
+                awaited = {number[n] for w in s.waits if (n := origin_of(old[w])[0]) in number}
                 kept[i] = s._replace(waits=tuple(sorted(awaited)))
         return kept, types
-
-    def _step_of(self, node: Node) -> Node:
-        """Return the node whose step computes the bytes of a (view) node."""
-        while is_view(node):
-            node = node.inputs[0].inputs[0] if node.inputs[0].sig.op is GET else node.inputs[0]
-        return node
 
     def _find_last_reads(self, slots: list[Slot]) -> None:
         for position, slot in enumerate(slots):

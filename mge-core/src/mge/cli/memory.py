@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..cost import modelled_ns
 from ..errors import ArgumentError, OutOfMemory
 from ..memory import find_strategy, with_options
 from ..plan import Plan
@@ -150,7 +149,7 @@ def curves(base: Plan, strategies: list[str], budgets: list[str]) -> list[dict[s
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
-    modelled = sum(modelled_ns(step.slot.node.sig) for step in plan.steps)
+    modelled, _ = plan.predicted_ns()
     stated = plan.report.predicted_ns if plan.report is not None else 0
     return {"peak_bytes": plan.peak_bytes, "steps": len(plan.steps), "time_ns": stated or modelled}
 

@@ -55,7 +55,7 @@ class Point(NamedTuple):
     def schedule(self, report: MemoryReport | None = None) -> MemorySchedule:
         """Return the plan as the core takes it."""
         report = report or MemoryReport(self.plan.time_ns)
-        return MemorySchedule([Run(i) for i in self.plan.runs], self.peak_bytes, report)
+        return MemorySchedule(_steps(self.plan.runs), self.peak_bytes, report)
 
 
 class Curve:
@@ -101,7 +101,7 @@ class Curve:
         return min(map(self.point, within[-3:] or [0]), key=lambda p: p.peak_bytes)
 
 
-def _steps(order: list[int]) -> list[Run]:
+def _steps(order: Sequence[int]) -> list[Run]:
     return [Run(i) for i in order]
 
 

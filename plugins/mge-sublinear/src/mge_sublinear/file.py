@@ -30,7 +30,7 @@ from .strategies import Sublinear, busiest
 
 
 class _Waiting(NamedTuple):
-    """A value with the longest gap between two of its uses, both positions in the order of steps."""
+    """A value with the longest gap between two of its uses, both as numbers of nodes."""
 
     value: int
     start: int
@@ -126,16 +126,15 @@ class OffloadStrategy(Sublinear):
 
     def plan(self, request: MemoryRequest) -> MemorySchedule:
         """Return what runs, and what moves, when."""
-        order = list(range(len(request.nodes)))
-        waiting = _waiting(request, order)
+        waiting = _waiting(request)
         budget = request.budget_bytes
         low, high = 0, len(waiting)  # as few as the budget allows
-        made, file = self._with(request, order, waiting if budget is None else [])
+        made, file = self._with(request, waiting if budget is None else [])
         if budget is not None and request.measure(made) > budget:
-            made, file = self._with(request, order, waiting)
+            made, file = self._with(request, waiting)
             while low < high:
                 middle = (low + high) // 2
-                tried, its_file = self._with(request, order, waiting[:middle])
+                tried, its_file = self._with(request, waiting[:middle])
                 if request.measure(tried) <= budget:
                     high, made, file = middle, tried, its_file
                 else:
@@ -156,10 +155,8 @@ class OffloadStrategy(Sublinear):
         report = MemoryReport(time_ns, peak, busiest(request, made), reason)
         return MemorySchedule(made, peak, report)
 
-    def _with(
-        self, request: MemoryRequest, order: list[int], moved: list[_Waiting]
-    ) -> tuple[list[Any], File]:
-        """Return the steps of an order in which these values wait in a file, and the file."""
+    def _with(self, request: MemoryRequest, moved: list[_Waiting]) -> tuple[list[Any], File]:
+        """Return steps in which these values wait in a file, and the file."""
         file = File(request.options["folder"], [w.nbytes for w in moved])
         loads = sorted(range(len(moved)), key=lambda i: moved[i].end)
         behind: dict[int, list[Any]] = {}
@@ -171,21 +168,20 @@ class OffloadStrategy(Sublinear):
             behind.setdefault(w.start, []).append(Offload(w.value, store))
             ahead.setdefault(w.end, []).append(Prefetch(w.value, load))
         steps: list[Any] = []
-        for position, number in enumerate(order):
-            steps += ahead.get(position, ())
+        for number in range(len(request.nodes)):
+            steps += ahead.get(number, ())
             steps.append(Run(number))
-            steps += behind.get(position, ())
+            steps += behind.get(number, ())
         return steps, file
 
 
-def _waiting(request: MemoryRequest, order: list[int]) -> list[_Waiting]:
+def _waiting(request: MemoryRequest) -> list[_Waiting]:
     """Return what can wait in a file: the largest, and those that wait longest, first."""
     least = parse_bytes(request.options["minimum_size"])
     uses: dict[int, list[int]] = {}
-    for position, number in enumerate(order):
-        node = request.nodes[number]
+    for node in request.nodes:
         for v in dict.fromkeys((*node.inputs, *node.outputs)):
-            uses.setdefault(v, []).append(position)
+            uses.setdefault(v, []).append(node.number)
     found = []
     for v, positions in uses.items():
         value = request.values[v]
